@@ -14,8 +14,8 @@ log start only moves forward.
 #                             lists are synced; synced                                  read and checked
 #     clean-shutdown.json     when all is closed and synced;     DataDirectory         last segments are
 #                             synced                                                   read and checked
-#     log-start-offset.json   before records are deleted;        recovery, readers      deleted records
-#                             synced                                                    are readable again
+#     log-start-offset.json   before records are deleted;        recovery, readers      refused, if the
+#                             synced                                                    manifest names one
 #
 # They are JSON for the people who look into a directory; together they are a few hundred bytes per segment.
 # Each has a checksum and names its own path: a directory that was renamed or swapped with another one must

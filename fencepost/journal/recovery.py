@@ -226,6 +226,18 @@ class Recovery:
         if first > self._stored_log_start:
             why = f"no file holds the offsets from {self._stored_log_start} on"
             raise self._damaged(why, self._stored_log_start, first)
+        self._refuse_older_start(first)
+
+    def _refuse_older_start(self, oldest: int) -> None:
+        """Refuse a log start that was removed, or that is an older copy: deleted records would come back."""
+        start = self._stored_log_start
+        known = 0 if self._manifest is None else self._manifest.log_start_offset
+        if known > max(start, oldest):
+            raise DamagedLog(
+                self._storage.location,
+                f"{self._path(LOG_START_FILE)} says that the log starts at offset {start}, but its manifest "
+                f"says {known}, so this log is not served: deleted records would be readable again",
+            )
 
     def _refuse_shortened(self, promised: int) -> None:
         """A torn tail is what a crash leaves. A log that ends before what was promised is damaged, and so is

@@ -9,15 +9,18 @@ import pytest
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.catalogue import CATALOGUE_FILE
+from fencepost.journal.manifest import LOG_START_FILE, write_log_start
 from fencepost.journal.memory import MemoryFile
 from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import StorageError, directory_name
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import DeleteTopics
+from fencepost.protocol.messages import DeleteRecords, DeleteRecordsPartition, DeleteTopics
 from fencepost.protocol.terms import TopicPartition, TransactionState
+from fencepost.repair.perform import perform
+from fencepost.repair.plan import make_plan
 from tests.broker.disks import keeps_nothing
-from tests.broker.requests import COMMIT, NOBODY, ORDERS, OTHERS, UNCOMMITTED, end_request
+from tests.broker.requests import COMMIT, NOBODY, ORDERS, OTHERS, UNCOMMITTED, end_request, visible_values
 from tests.broker.story import Memory, Story, transaction_log_of
 
 
@@ -77,6 +80,35 @@ def test_a_shortened_log_is_not_served_and_the_others_are() -> None:
     story.kill()
     storage.replace(log_file(ORDERS), whole, durable=True)  # from a copy, as the message says
     assert started(story).visible() == "a b"
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+@pytest.mark.parametrize("left", [None, 1])
+def test_deleted_records_do_not_come_back_with_a_log_start_that_is_missing_or_older(
+    left: int | None, *, is_stopped: bool
+) -> None:
+    storage = Memory()
+    story = Story(storage=storage)
+    for value in "abcd":
+        story.produce(NOBODY, value, name=None)
+    trim = DeleteRecordsPartition(topic=ORDERS.topic, partition=ORDERS.partition, offset=2)
+    story.ask(DeleteRecords(timeout_ms=1_000, partitions=(trim,)))
+    story.host.write_manifests()
+    story.host.stop() if is_stopped else story.kill()
+    path = f"{directory_name(ORDERS)}/{LOG_START_FILE}"
+    storage.remove(path)
+    if left is not None:
+        write_log_start(storage, directory_name(ORDERS), left)
+    for _ in range(2):
+        started(story)
+        assert story.fetch(ORDERS).error is ErrorCode.KAFKA_STORAGE_ERROR
+        (trouble,) = [trouble.text for trouble in story.host.troubles if "log start" in trouble.text]
+        assert f"{path} says that the log starts at offset {left or 0}, but its manifest says 2" in trouble
+        story.host.stop()
+    perform(storage, make_plan(storage))
+    started(story)
+    assert story.fetch(ORDERS).error is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert visible_values(story.fetch(ORDERS, offset=2)) == ["c", "d"]
 
 
 def test_a_damaged_topic_can_be_deleted() -> None:
