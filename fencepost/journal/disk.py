@@ -49,7 +49,12 @@ def _reported(doing: str) -> Generator[None]:
             case PermissionError():
                 then = "give the user of this process the right to read and write it"
                 raise NoAccess(f"{problem}; {then}") from error
-            case NotADirectoryError() | IsADirectoryError():
+            case (
+                NotADirectoryError()
+                | IsADirectoryError()
+                | FileExistsError()
+                | OSError(errno=errno.ELOOP | errno.ENXIO)  # a link to itself, a pipe that nobody reads
+            ):
                 then = "move what is there out of the data directory, or restore it from a copy"
                 raise NoAccess(f"{problem}; {then}") from error
             case _:
@@ -102,6 +107,16 @@ def _size_of(entry: os.DirEntry[str]) -> int | None:
         return entry.stat().st_size
     except FileNotFoundError:
         return None
+
+
+def _is(kind: Callable[[], bool]) -> bool:
+    """Whether an entry of a directory is of this kind. A link that leads to itself is of none."""
+    try:
+        return kind()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
 
 
 def uri_scheme(location: str) -> str | None:
@@ -242,11 +257,11 @@ class DiskStorage:
         except BaseException:
             self.unlock()
             raise
-        # Only the message to a second broker uses this number. The lock is flock's, which ends with the
-        # process, so a crash leaves no stale lock.
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-
+        # Only the message to a second broker uses this number, so a full disk may refuse it. The lock is
+        # flock's, which ends with the process, so a crash leaves no stale lock.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         if self._reserved_for is not None:
             self._reserve()
 
@@ -322,7 +337,7 @@ class DiskStorage:
         with _reported(f"list {self.location}"):
             try:
                 with os.scandir(self.location) as entries:
-                    return sorted(entry.name for entry in entries if entry.is_dir())
+                    return sorted(entry.name for entry in entries if _is(entry.is_dir))
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise self._no_directory() from error
 
@@ -344,7 +359,7 @@ class DiskStorage:
         with _reported(f"list {self._path(directory)}"):
             try:
                 with os.scandir(self._path(directory)) as entries:
-                    sizes = {entry.name: _size_of(entry) for entry in entries if entry.is_file()}
+                    sizes = {entry.name: _size_of(entry) for entry in entries if _is(entry.is_file)}
             except FileNotFoundError:
                 return {}
         return {name: size for name, size in sorted(sizes.items()) if size is not None}
@@ -378,9 +393,10 @@ class DiskStorage:
             path = self._path(name)
             if os.path.islink(path):
                 # An operator put the partition on another disk: its files go, that directory stays.
-                with os.scandir(path) as entries:
-                    for entry in entries:
-                        os.unlink(entry.path)
+                if os.path.isdir(path):
+                    with os.scandir(path) as entries:
+                        for entry in entries:
+                            os.unlink(entry.path)
                 os.unlink(path)
                 return
             try:

@@ -429,3 +429,59 @@ def test_what_only_an_operator_can_change_is_told_apart(
     monkeypatch.setattr(os, "scandir", refuse)  # permissions do not stop root
     with pytest.raises(NoAccess, match=f"cannot list {tmp_path}/orders-0: {error.strerror}; {then}"):
         DiskStorage(tmp_path).files("orders-0")
+
+
+def linked_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def linked_to_nothing(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("name", ["orders-0", "orders-0/log", ".deleted", "notes"])
+@pytest.mark.parametrize("make", [linked_to_itself, linked_to_nothing])
+def test_a_link_that_leads_nowhere_hides_no_other_file(
+    make: Callable[[Path], None], name: str, tmp_path: Path
+) -> None:
+    for other in ("orders-0", "orders-1"):
+        (tmp_path / other).mkdir()
+        (tmp_path / other / "json").write_bytes(b"x")
+    if name == "orders-0":
+        (tmp_path / name).rename(tmp_path / "elsewhere")
+    make(tmp_path / name)
+    storage = DiskStorage(tmp_path)
+    assert {"orders-1"} <= set(storage.directories())
+    assert storage.files("orders-1") == {"json": 1}
+    if name == "orders-0/log":
+        assert storage.files("orders-0") == {"json": 1}
+    assert name not in storage.files("")
+    storage.remove_directory(".deleted")
+
+
+@pytest.mark.parametrize("make", [linked_to_itself, linked_to_nothing, Path.touch, os.mkfifo])
+def test_what_is_no_directory_is_not_made_one(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "orders-0")
+    with pytest.raises(NoAccess, match="orders-0: File exists; move what is there out of the data directory"):
+        DiskStorage(tmp_path).make_directory("orders-0")
+
+
+def test_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
+    linked_to_itself(tmp_path / "log")
+    for use in (lambda: DiskStorage(tmp_path).open("log"), lambda: DiskStorage(tmp_path).read_file("log")):
+        with pytest.raises(NoAccess, match="log: Too many levels of symbolic links; move what is there out"):
+            use()
+
+
+def test_a_lock_works_on_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of the process is only for a message."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name in ("ftruncate", "pwrite"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, refuse)
+            storage = DiskStorage(tmp_path)
+            storage.lock()
+            storage.unlock()
