@@ -49,8 +49,8 @@ def _look_for(broker: str, security: SecuritySettings) -> None:
         return
     if not is_followed:
         complain(
-            f"{broker} was started without --follow, so the page shows nothing of it",
-            then="start it with `fencepost serve DIRECTORY --follow`; the page then shows what it does",
+            f"{broker} was started without --follow, so the page cannot show what it does",
+            then="start it with `fencepost serve DIRECTORY --follow`",
         )
 
 
@@ -60,7 +60,10 @@ def lab(
     command_config: CommandConfig = None,
     port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65_535))] = 8778,
     browser: Annotated[bool, Parameter(negative="--no-browser")] = True,
-    time_limit: Annotated[float, Parameter(converter=seconds_given, metavar="TIME")] = 10.0,
+    time_limit: Annotated[
+        float,
+        Parameter(converter=seconds_given, metavar="TIME", show_default=lambda seconds: f"{seconds:g}s"),
+    ] = 10.0,
     memory_limit: Annotated[
         int, Parameter(metavar="MIB", validator=validators.Number(gte=MEMORY_MIN))
     ] = 1024,

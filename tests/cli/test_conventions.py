@@ -114,6 +114,11 @@ def test_the_usage_names_the_arguments(words: str, usage: str, capsys: pytest.Ca
     assert capsys.readouterr().out.splitlines()[0] == f"Usage: fencepost {words} {usage}"
 
 
+def test_a_default_time_is_shown_as_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lab", "--help"]) == 0
+    assert "[default: 10s]" in capsys.readouterr().out
+
+
 # --- exit codes ---------------------------------------------------------------------------------------------
 
 

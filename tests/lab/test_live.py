@@ -399,8 +399,8 @@ def test_the_terminal_says_that_a_broker_accepts_no_followers() -> None:
     with Broker() as broker, lab("--broker", broker.address) as page:
         said = page.errors(2)
     assert said == [
-        f"fencepost: {broker.address} was started without --follow, so the page shows nothing of it\n",
-        "  start it with `fencepost serve DIRECTORY --follow`; the page then shows what it does\n",
+        f"fencepost: {broker.address} was started without --follow, so the page cannot show what it does\n",
+        "  start it with `fencepost serve DIRECTORY --follow`\n",
     ]
 
 
