@@ -32,6 +32,7 @@ from fencepost.lab.workers import MIB, WorkLimits
 from fencepost.protocol.batch_work import BYTES_PER_WORK, COMPRESSED_RECORDS_MAX, REQUEST_WORK_MAX
 from fencepost.testing.pytest_runs import EVENTS_SHOWN
 from fencepost.testing.sweep import DOWN_MS, POINTS_MAX, TIME_LIMIT_S
+from tests.attack.run import ATTACKS
 from tests.journal import compaction_mutations
 from tests.simulator.old_mutations import OLD_MUTATIONS
 
@@ -81,3 +82,9 @@ FIGURES: Final = (
 @pytest.mark.parametrize(("page", "sentence"), FIGURES)
 def test_a_figure_of_a_page_is_that_of_the_code(page: str, sentence: str) -> None:
     assert sentence in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+def test_the_page_has_the_figures_of_every_attack() -> None:
+    page = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
+    table = page.partition("| attack | figures |")[2].partition("\n\n")[0]
+    assert {row.split(" | ")[0] for row in table.split("\n| ")[2:]} == {attack.name for attack in ATTACKS}
