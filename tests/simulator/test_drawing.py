@@ -71,10 +71,10 @@ small
 5.500 │             ⚡             ⚡ n1: crash
 6.000 ●4╌╷                         4 Metadata
 6.500 end, messages still under way: 4
-●──▶ message   ●╌╷ leaves   ╌▶ comes   ═▶ comes LATE   ╌✗ lost   ⚡ fault
-» call   ■ data   C A markers   LSO last stable offset   HW high watermark
-◆ transaction state   / truncated   ✗ broken rule   0/2 producer id 0, epoch 2
-@0 at offset 0
+●──▶ message   ●╌╷ leaves   ╌▶ arrives   ═▶ arrives LATE   ●◀ to itself
+╌✗ lost   ⚡ fault   » call   ■ data   C A markers   LSO last stable offset
+HW high watermark   ◆ transaction state   / truncated   ✗ broken rule
+0/2 producer id 0, epoch 2   @0 at offset 0   NONE success
 """
 
 

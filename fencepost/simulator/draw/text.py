@@ -2,7 +2,7 @@
 right.
 
 Rule: plain text; of names and records, what a terminal would obey is escaped. A message that reaches its
-target before anything else happens is one line; any other leaves and comes in two, which its number joins.
+target before anything else happens is one line; any other leaves and arrives in two, which its number joins.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ from fencepost.simulator.world.history import (
 LEGEND = (
     "●──▶ message",
     "●╌╷ leaves",
-    "╌▶ comes",
-    "═▶ comes LATE",
+    "╌▶ arrives",
+    "═▶ arrives LATE",
+    "●◀ to itself",
     "╌✗ lost",
     "⚡ fault",
     "» call",
@@ -54,6 +55,7 @@ LEGEND = (
     "✗ broken rule",
     "0/2 producer id 0, epoch 2",
     "@0 at offset 0",
+    "NONE success",
 )
 
 # For terminals without these signs; a bolt is as wide as two letters.
