@@ -10,9 +10,15 @@ import sys
 def main() -> None:
     """Runs the command in sys.argv and exits with its code."""
     try:
-        from fencepost.cli.application import run_as_process
+        from fencepost.cli.interruptions import Stopped, drop_no_signal
 
-        code = run_as_process(sys.argv[1:])
-    except KeyboardInterrupt:  # while modules are imported
+        drop_no_signal()
+        try:
+            from fencepost.cli.application import run_as_process
+
+            code = run_as_process(sys.argv[1:])
+        except Stopped as stopped:
+            code = stopped.code
+    except KeyboardInterrupt:
         code = 130  # INTERRUPTED, in a module that may not be imported yet
     sys.exit(code)

@@ -35,8 +35,9 @@ from cyclopts import (
 from fencepost import __version__
 from fencepost.cli.commands import COMMANDS
 from fencepost.cli.config_file import COMMAND_LINE, ConfigFile, take_profile
-from fencepost.cli.errors import INTERRUPTED, OK, WRONG_USAGE, CommandFailed, Stopped, complain, report
+from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, complain, report
 from fencepost.cli.help_text import UsageFormatter, print_options
+from fencepost.cli.interruptions import Stopped
 from fencepost.client.kafka_options import instead_of
 from fencepost.protocol.errors import FencepostError
 
@@ -193,7 +194,9 @@ NUMBERS: Final[dict[type | None, str]] = {int: "a whole number", float: "a numbe
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command and returns its exit code. No expected error shows a traceback."""
+    """Runs one command and returns its exit code; raises what ends it, `Ended`. No expected error shows a
+    traceback.
+    """
     try:
         arguments, profile = take_profile(arguments)
     except CommandFailed as problem:
@@ -206,10 +209,6 @@ def run(arguments: Sequence[str]) -> int:
         usage = " ".join(("fencepost", *(problem.command_chain or ()), "--help"))
         complain(_usage_error(problem, app, arguments), then=f"`{usage}` shows the usage")
         return WRONG_USAGE
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Stopped as stopped:
-        return stopped.code
     except BrokenPipeError:
         _drop_output()  # the reader of the pipe has exited (`fencepost consume t | head`)
         return OK

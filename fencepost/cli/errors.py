@@ -12,6 +12,7 @@ import signal
 import sys
 from typing import Final
 
+from fencepost.cli.interruptions import Stopped
 from fencepost.client.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
@@ -85,19 +86,7 @@ class WrongUsage(CommandFailed):
         super().__init__(what, then=then, code=WRONG_USAGE)
 
 
-class Stopped(BaseException):
-    """A signal ended the command. It unwinds as Ctrl-C does, past every `except Exception`."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.code = 128 + number  # as shells report it
-
-
 BAD_PATH: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-Ended = (KeyboardInterrupt, Stopped)
-"""How a user ends a running command: Ctrl-C or SIGTERM."""
-
-
 START_A_BROKER: Final = (
     "start a broker with `fencepost serve DIR`, or give the address of a running one with --bootstrap-server"
 )

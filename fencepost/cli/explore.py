@@ -15,7 +15,8 @@ from cyclopts import Parameter, validators
 
 from fencepost.check.findings import counted
 from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
-from fencepost.cli.errors import FAILED, OK, Ended, code_of
+from fencepost.cli.errors import FAILED, OK, code_of
+from fencepost.cli.interruptions import Ended
 from fencepost.cli.options import AsJson, TimeBudget, WithoutFixes
 from fencepost.cli.output import Json, print_json, print_progress, text_beside
 

@@ -18,8 +18,9 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.check.findings import counted
-from fencepost.cli.errors import FAILED, OK, Ended, code_of
+from fencepost.cli.errors import FAILED, OK, code_of
 from fencepost.cli.html_pages import Pages
+from fencepost.cli.interruptions import Ended
 from fencepost.cli.options import AsJson, TimeBudget, WithoutFixes
 from fencepost.cli.output import Json, print_json, text_beside
 from fencepost.cli.table import print_table

@@ -20,7 +20,8 @@ from cyclopts import Parameter, validators
 
 from fencepost.check.findings import counted
 from fencepost.cli.delays import told_of_delays
-from fencepost.cli.errors import CommandFailed, Ended, WrongUsage, code_of
+from fencepost.cli.errors import CommandFailed, WrongUsage, code_of
+from fencepost.cli.interruptions import Ended
 from fencepost.cli.options import (
     ANSWER_MS,
     LOCAL,

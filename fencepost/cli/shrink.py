@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter, validators
 
 from fencepost.check.findings import counted
-from fencepost.cli.errors import OK, CommandFailed, Ended, WrongUsage, code_of
+from fencepost.cli.errors import OK, CommandFailed, WrongUsage, code_of
 from fencepost.cli.files import FileKind, Target
 from fencepost.cli.fuzz import DEFAULT_WORLD, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
 from fencepost.cli.html_pages import Pages
+from fencepost.cli.interruptions import Ended
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import Json, print_json, print_progress, text_beside
 from fencepost.cli.scenario_files import read

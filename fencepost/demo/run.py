@@ -14,7 +14,7 @@ import trio
 
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
-from fencepost.cli.errors import Stopped
+from fencepost.cli.interruptions import Stopped
 from fencepost.client.shells.sync import Admin
 from fencepost.demo.histories import count_finished_after_restart, count_states, read_histories
 from fencepost.demo.plan import (

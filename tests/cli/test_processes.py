@@ -104,6 +104,32 @@ def test_ctrl_c_while_the_command_is_imported_shows_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (130, "")
 
 
+INTERRUPTED_IN_A_CALLBACK = """
+import signal, sys, weakref
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "trio":
+            short_lived = set()
+            watched = weakref.ref(short_lived, lambda _: signal.raise_signal(number))
+            del short_lived
+
+number = int(sys.argv.pop())
+sys.meta_path.insert(0, Interrupting())
+from fencepost.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_a_callback_is_not_dropped(how: signal.Signals, code: int) -> None:
+    """Python prints exceptions of such callbacks and runs on; each import has one."""
+    command = [sys.executable, "-c", INTERRUPTED_IN_A_CALLBACK, "serve", "--memory", "--port", "0"]
+    command += ["--with-parent", str(int(how))]
+    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr, done.stdout) == (code, "", "")
+
+
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_follower_is_stopped_by_a_signal(tmp_path: Path, how: signal.Signals, code: int) -> None:
     with broker(tmp_path) as (_, address):

@@ -1,0 +1,52 @@
+"""Ctrl-C and SIGTERM end a command as exceptions. One that Python has dropped comes again.
+
+Python calls the handler of a signal between two instructions of the main thread, wherever that is: also in
+`__del__`, and in the callback of a weak reference, of which each import has one. These cannot raise: Python
+prints the exception of the handler and continues, so a command on which Ctrl-C was pressed would run on.
+
+Rule: imports little, because it protects the first imports of a command.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from _thread import start_new_thread
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+AGAIN_AFTER_S: Final = 0.01  # by then, the callback is over
+
+
+class Stopped(BaseException):
+    """A signal ended the command. It unwinds as Ctrl-C does, past every `except Exception`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number  # as shells report it
+
+
+Ended = (KeyboardInterrupt, Stopped)
+"""How a user ends a running command: Ctrl-C or SIGTERM."""
+
+
+def drop_no_signal() -> None:
+    """From now on, the process sends itself a signal again whose exception was dropped."""
+    sys.unraisablehook = _send_again
+
+
+def _send_again(dropped: UnraisableHookArgs) -> None:
+    if isinstance(dropped.exc_value, Ended):
+        is_ctrl_c = isinstance(dropped.exc_value, KeyboardInterrupt)
+        start_new_thread(_send, (signal.SIGINT if is_ctrl_c else signal.SIGTERM,))
+    else:
+        sys.__unraisablehook__(dropped)
+
+
+def _send(number: int) -> None:
+    time.sleep(AGAIN_AFTER_S)
+    os.kill(os.getpid(), number)
