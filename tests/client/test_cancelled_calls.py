@@ -14,7 +14,9 @@ import trio
 from fencepost.broker.embedded import Broker
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.errors import CommitOutcomeUnknown
+from fencepost.client.group_member import RebalanceListener
 from fencepost.client.shells.aio import AsyncAdmin, AsyncConsumer, AsyncProducer, AsyncSendFuture
+from fencepost.protocol.terms import GroupState, TopicPartition
 from tests.client.test_async_shell import HERE, PARTITIONS, limited, read
 
 WAITS_MAX = 50  # far more than any story has
@@ -58,7 +60,7 @@ def at_each_wait(story: Story) -> int:
 
     for number in range(1, WAITS_MAX):
         cancelled = CancelledAt(number)
-        with Broker() as broker:
+        with Broker(override={"group.initial.rebalance.delay.ms": 0}) as broker:
             told = partial(story, cancelled=cancelled)
             trio.run(limited, told, broker.address, instruments=[cancelled])
         if cancelled.waits < number:
@@ -147,6 +149,46 @@ async def polling(
         await cancelled.finishes(consumer.close)
 
 
+class Committing(RebalanceListener):
+    """Commits what it gives up, and waits a little before it reads on."""
+
+    def __init__(self, consumer: AsyncConsumer) -> None:
+        self._consumer = consumer
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        await self._consumer.commit()
+
+    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def membership(address: str, cancelled: CancelledAt) -> None:
+    """A member reads everything once, and is gone when it has left."""
+    values = [b"%d" % number for number in range(8)]
+    async with AsyncProducer(address) as producer:
+        for number, value in enumerate(values):
+            await producer.send("t", value, partition=number % len(PARTITIONS))
+    seen: list[bytes] = []
+
+    async def take() -> None:
+        for batch in await consumer.poll():
+            seen.extend(batch.values)
+
+    async with AsyncConsumer(address, group_id="g") as consumer:
+        consumer.subscribe(["t"], Committing(consumer))
+        while len(seen) < len(values):
+            await cancelled.finishes(take)
+        assert sorted(seen) == values
+        if not await cancelled.finishes(consumer.commit):
+            await consumer.commit()
+        await cancelled.finishes(consumer.unsubscribe)
+        assert consumer.assignment() == []
+    async with AsyncAdmin(address) as admin:
+        group = await admin.describe_consumer_group("g")
+        assert (group.state, group.members) == (GroupState.EMPTY, ())
+        assert await admin.list_consumer_group_offsets("g") == await admin.end_offsets(PARTITIONS)
+
+
 async def administrating(address: str, cancelled: CancelledAt) -> None:
     """A call that was cancelled may have been carried out; the next ones get replies of their own."""
     async with AsyncAdmin(address) as admin:
@@ -158,7 +200,7 @@ async def administrating(address: str, cancelled: CancelledAt) -> None:
         assert sorted(each.topic for each in await admin.list_topics()) == ["new", "t"]
 
 
-@pytest.mark.parametrize("story", [transactions, sending, polling, administrating])
+@pytest.mark.parametrize("story", [transactions, sending, polling, membership, administrating])
 def test_a_call_may_be_cancelled_at_each_of_its_waits(story: Story) -> None:
     assert at_each_wait(story) >= 2
 
