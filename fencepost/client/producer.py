@@ -126,7 +126,7 @@ class ProducerMachine(RequestMachine):
     delivery: Delivery = attrs.field(init=False)
     _table: Shared[ProducerTable] = attrs.field(init=False)
     _dialect: Shared[Dialect] = attrs.field(init=False)
-    _joining: TransactionContents | None = None
+    _contents: TransactionContents | None = None
     """Only with the protocol before KIP-890."""
     _init_call: CallNumber | None = None
     _end_call: CallNumber | None = None
@@ -149,14 +149,14 @@ class ProducerMachine(RequestMachine):
         self.accumulator = Accumulator(settings)
         self.delivery = Delivery(settings, self.accumulator, self.calls)
         if settings.transactional_id is not None and self._dialect.asks_to_add:
-            self._joining = TransactionContents(self.calls, settings.transactional_id)
+            self._contents = TransactionContents(self.calls, settings.transactional_id)
 
     @property
     def awaits_coordinator(self) -> bool:
         """Whether a request other than Produce is pending."""
-        joining = None if self._joining is None else self._joining.call
+        adding = None if self._contents is None else self._contents.call
         is_adding = bool(self._offset_calls or self._offsets)
-        return is_adding or (self._init_call or self._end_call or joining) is not None
+        return is_adding or (self._init_call or self._end_call or adding) is not None
 
     @property
     def may_abort(self) -> bool:
@@ -191,8 +191,8 @@ class ProducerMachine(RequestMachine):
         """Begins a transaction; sends nothing."""
         self._call(_I.BEGIN)
         self._added = False
-        if self._joining is not None:
-            self._joining.forget()
+        if self._contents is not None:
+            self._contents.forget()
 
     def partition_count(self, topic: str) -> int | None:
         """The number of partitions of a topic, None until it is known. UnknownTopic for an invalid name."""
@@ -321,8 +321,8 @@ class ProducerMachine(RequestMachine):
         elif number in self._offset_calls:
             del self._offset_calls[number]
             self._take_add_reply(finished, "the consumer offsets were rejected")
-        elif self._joining is not None and number == self._joining.call:
-            self._joining.answered(is_in=finished.failure is None)
+        elif self._contents is not None and number == self._contents.call:
+            self._contents.answered(is_in=finished.failure is None)
             self._take_add_reply(finished, "a partition or group was not added to the transaction")
 
     def _metadata_arrived(self, now: int) -> None:
@@ -406,13 +406,13 @@ class ProducerMachine(RequestMachine):
 
     def _drain(self, now: int) -> None:
         identity = (self.producer_id, self.producer_epoch)
-        joined = None
-        if self._joining is not None:
-            joined = self._joining.partitions
+        added = None
+        if self._contents is not None:
+            added = self._contents.partitions
             waiting = (queue.partition for queue in self.accumulator.active.values() if queue.ready)
             groups = (group.group_id for group in self._offsets)
-            self._added |= self._joining.ask(identity, waiting, groups)
-        self._added |= self.delivery.drain(now, *identity, joined)
+            self._added |= self._contents.ask(identity, waiting, groups)
+        self._added |= self.delivery.drain(now, *identity, added)
 
     def _wake_at(self, now: int) -> int | None:
         at, of_calls = self.accumulator.wake_at(now), self.calls.wake_at(now)
@@ -519,7 +519,7 @@ class ProducerMachine(RequestMachine):
         name = self.settings.transactional_id
         for group in list(self._offsets):
             group_id = group.group_id
-            is_in = self._joining is None or group_id in self._joining.groups
+            is_in = self._contents is None or group_id in self._contents.groups
             if not is_in or group_id in self._offset_calls.values():
                 continue
             assert name is not None, "only a transactional producer takes offsets"
@@ -612,8 +612,8 @@ class ProducerMachine(RequestMachine):
         for number in list(self._offset_calls):
             if self.calls.cancel(number, also_in_flight=also_in_flight):
                 del self._offset_calls[number]
-        if self._joining is not None:
-            self._joining.give_up(also_in_flight=also_in_flight)
+        if self._contents is not None:
+            self._contents.give_up(also_in_flight=also_in_flight)
 
     def _drop_calls(self) -> None:
         self._give_up_adding(also_in_flight=True)

@@ -26,8 +26,9 @@ import attrs
 from fencepost.client.consumer_records import Selection
 from fencepost.client.errors import Failure
 from fencepost.client.group_offsets import OffsetAndMetadata
+from fencepost.client.retries import CallNumber
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.fork import Ignored
+from fencepost.protocol.fork import Due, Ignored, Pace
 from fencepost.protocol.terms import NO_LEADER_EPOCH, TopicPartition
 
 
@@ -49,16 +50,16 @@ class Reading:
     fetch_offset: int = attrs.field(default=0, kw_only=True)
     """Where the next fetch starts: at `position`, or after the records in `fetched`."""
     fetched: list[Selection] = attrs.field(factory=list, kw_only=True)
-    in_flight: int | None = attrs.field(default=None, kw_only=True)
+    in_flight: CallNumber | None = attrs.field(default=None, kw_only=True)
     """The token of the fetch in flight, or of the check of the position in its place."""
     checked_in_epoch: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
     """The leader epoch of the leader that was asked to check the position."""
     is_at_end: bool = attrs.field(default=False, kw_only=True)
     """Whether the last fetch returned nothing."""
-    lookup: int | None = attrs.field(default=None, kw_only=True)
+    lookup: CallNumber | None = attrs.field(default=None, kw_only=True)
     """The number of the call that will return the position."""
-    attempts: int = attrs.field(default=0, kw_only=True)
-    retry_at: int = attrs.field(default=0, kw_only=True)
+    attempts: Pace[int] = attrs.field(default=0, kw_only=True)
+    retry_at: Due = attrs.field(default=0, kw_only=True)
     error: Ignored[ErrorCode] = attrs.field(default=NO_ERROR, kw_only=True)
     """That of the last fetch."""
     problem: Failure | None = attrs.field(default=None, kw_only=True)
