@@ -36,9 +36,7 @@ from anyio.abc import TaskGroup
 from fencepost.client.calls import ANYTHING, Callback, CallScript, Wait
 from fencepost.client.effects import Effect
 from fencepost.client.errors import ClientClosed, WrongState
-from fencepost.client.network import AddressInfo, ClientConnection
-from fencepost.client.requests import RequestMachine
-from fencepost.client.security import StartHandshake
+from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
 
 ResultT = TypeVar("ResultT")
@@ -47,15 +45,9 @@ ResultT = TypeVar("ResultT")
 class AsyncDriver(NetworkDriver):
     """Runs the scripts of one client; has its sockets and its waiting tasks."""
 
-    def __init__(
-        self,
-        machine: RequestMachine,
-        client_id: str,
-        request_timeout_ms: int,
-        clock: Clock,
-        start_handshake: StartHandshake | None = None,
-    ) -> None:
-        super().__init__(machine, client_id, request_timeout_ms, clock, start_handshake, notify=self._wake)
+    def __init__(self, network: NetworkClient, clock: Clock) -> None:
+        super().__init__(network, clock)
+        network.notify = self._wake
         self._links: dict[int, socket.socket] = {}
         self._group: TaskGroup | None = None  # from `start` to `leave`
         self._tasks: TaskGroup | None = None  # the same until `stop`

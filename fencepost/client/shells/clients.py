@@ -29,11 +29,12 @@ from fencepost.client.calls import CallDriver
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_calls import ConsumerCalls
 from fencepost.client.consumer_records import RecordDecoder
+from fencepost.client.network import NetworkClient
 from fencepost.client.partitioners import Partitioner, partitioner_named
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.producer_calls import ProducerCalls
 from fencepost.client.requests import RequestMachine
-from fencepost.client.security import SecuritySettings, StartHandshake
+from fencepost.client.security import SecuritySettings
 from fencepost.client.send_path import SendPath
 from fencepost.client.send_turn import SendTurn
 from fencepost.client.serializers import Deserializer, Serializer
@@ -79,7 +80,7 @@ def public(method: MethodT, name: str, result: type) -> MethodT:
 class Client(Generic[DriverT, CallsT]):
     """A driver, and the scripts that it runs."""
 
-    _make_driver: Callable[[RequestMachine, str, int, Clock, StartHandshake | None], DriverT]
+    _make_driver: Callable[[NetworkClient, Clock], DriverT]
     """The class of the driver."""
     _driver: DriverT
     _calls: CallsT
@@ -89,6 +90,22 @@ class Client(Generic[DriverT, CallsT]):
         for name, method in vars(cls).items():
             if hasattr(method, "__signature__"):
                 method.__qualname__ = f"{cls.__qualname__}.{name}"
+
+    def _connect(
+        self,
+        machine: RequestMachine,
+        client_id: str,
+        request_timeout_ms: int,
+        clock: Clock,
+        security: SecuritySettings,
+    ) -> DriverT:
+        network = NetworkClient(
+            machine,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            start_handshake=handshakes(security),
+        )
+        return self._make_driver(network, clock)
 
 
 class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
@@ -158,7 +175,7 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         )
         """The settings that the arguments make."""
         machine = ProducerMachine(bootstrap_servers, self.settings)
-        self._driver = self._make_driver(machine, client_id, request_timeout_ms, clock, handshakes(security))
+        self._driver = self._connect(machine, client_id, request_timeout_ms, clock, security)
         turn = SendTurn()
         self._calls = ProducerCalls(machine, self._driver, turn)
         super().__init__(
@@ -237,9 +254,7 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
         """The settings that the arguments make."""
         decoding = RecordDecoder(key=key_deserializer, value=value_deserializer)
         self._machine = ConsumerMachine(bootstrap_servers, self.settings, decoding)
-        self._driver = self._make_driver(
-            self._machine, client_id, request_timeout_ms, clock, handshakes(security)
-        )
+        self._driver = self._connect(self._machine, client_id, request_timeout_ms, clock, security)
         self._machine.wall_ahead_ms = self._driver.wall_ms - self._driver.now
         self._calls = ConsumerCalls(self._machine, self._driver)
 
@@ -265,5 +280,5 @@ class AdminClient(Client[DriverT, AdminCalls]):
         setting is invalid.
         """
         machine = RequestMachine(bootstrap_servers)
-        self._driver = self._make_driver(machine, client_id, request_timeout_ms, clock, handshakes(security))
+        self._driver = self._connect(machine, client_id, request_timeout_ms, clock, security)
         self._calls = AdminCalls(machine, self._driver, api_timeout_ms=default_api_timeout_ms)

@@ -7,13 +7,12 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from itertools import islice
 
 from fencepost.client.batch import OnDelivery, ProducerBatch
 from fencepost.client.errors import ClientClosed
-from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient, ignore
-from fencepost.client.requests import RequestMachine
+from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.security import Handshake, Security, SecuritySettings, StartHandshake
 from fencepost.protocol.tls import TlsChannel, client_context
 
@@ -33,24 +32,10 @@ def monotonic_ms() -> int:
 class NetworkDriver:
     """The network of one client, and its clocks. The drivers add how a caller waits."""
 
-    def __init__(
-        self,
-        machine: RequestMachine,
-        client_id: str,
-        request_timeout_ms: int,
-        clock: Clock,
-        start_handshake: StartHandshake | None,
-        notify: Callable[[Hashable], object] = ignore,
-    ) -> None:
-        self.network = NetworkClient(
-            machine,
-            client_id=client_id,
-            request_timeout_ms=request_timeout_ms,
-            start_handshake=start_handshake,
-            notify=notify,
-            warn=_log.warning,
-        )
-        self.resolved, self.answers = self.network.resolved, self.network.answers
+    def __init__(self, network: NetworkClient, clock: Clock) -> None:
+        self.network = network
+        network.warn = _log.warning
+        self.resolved, self.answers = network.resolved, network.answers
         self._clock = clock
         self._due: deque[tuple[ProducerBatch, OnDelivery, int]] = deque()  # callbacks
 

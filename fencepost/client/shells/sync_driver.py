@@ -42,8 +42,6 @@ from fencepost.client.calls import Callback, CallScript, Wait
 from fencepost.client.effects import Effect
 from fencepost.client.errors import BELONGS_TO_PARENT, ClientClosed
 from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
-from fencepost.client.requests import RequestMachine
-from fencepost.client.security import StartHandshake
 from fencepost.client.shells.signals import undisturbed
 from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
 from fencepost.protocol.forked_process import in_child
@@ -325,20 +323,12 @@ class Driver(NetworkDriver):
     cancelled: tuple[type[BaseException], ...] = ()
     """Empty: threads are not cancelled, and KeyboardInterrupt stays as it is."""
 
-    def __init__(
-        self,
-        machine: RequestMachine,
-        client_id: str,
-        request_timeout_ms: int,
-        clock: Clock,
-        start_handshake: StartHandshake | None = None,
-    ) -> None:
-        super().__init__(machine, client_id, request_timeout_ms, clock, start_handshake)
+    def __init__(self, network: NetworkClient, clock: Clock) -> None:
+        super().__init__(network, clock)
+        machine = network.machine
         self.lock = threading.Lock()
         self._calling_back = threading.RLock()
-        self._sockets = Sockets(
-            self.network, lock=self.lock, clock=clock, afterwards=self._call_back_unless_busy
-        )
+        self._sockets = Sockets(network, lock=self.lock, clock=clock, afterwards=self._call_back_unless_busy)
         self._is_parents = False
         in_child(self, Driver.leave_to_parent)
         self._io_thread: IOThread | None = None
