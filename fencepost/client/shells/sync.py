@@ -164,7 +164,8 @@ class Producer(ProducerClient[SendFuture, Driver]):
 
         `values`: one per record, for the value serializer. `keys`: as many keys, None for a record without
         one; by default no record has a key. `on_delivery`: called once for each record, like that of `send`,
-        but stored once per batch.
+        but stored once per batch. If the call is interrupted or raises an error while it waits, some of the
+        records may be sent.
         """
         futures = SendFutures(self)
         if not values:
