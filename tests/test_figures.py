@@ -5,6 +5,7 @@ Rule: a figure stands here with enough of its sentence to be found, and with wha
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,8 @@ from fencepost.lab.search_book import RUNNING_MAX
 from fencepost.lab.server import BODY_BYTES_MAX
 from fencepost.lab.workers import MIB, WorkLimits
 from fencepost.protocol.batch_work import BYTES_PER_WORK, COMPRESSED_RECORDS_MAX, REQUEST_WORK_MAX
+from fencepost.simulator.faults.random_faults import FaultKind
+from fencepost.simulator.fuzz.plan import PLANNERS
 from fencepost.testing.pytest_runs import EVENTS_SHOWN
 from fencepost.testing.sweep import DOWN_MS, POINTS_MAX, TIME_LIMIT_S
 from tests.attack.run import ATTACKS
@@ -82,6 +85,16 @@ FIGURES: Final = (
 @pytest.mark.parametrize(("page", "sentence"), FIGURES)
 def test_a_figure_of_a_page_is_that_of_the_code(page: str, sentence: str) -> None:
     assert sentence in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+def test_the_page_has_every_random_fault_and_every_workload() -> None:
+    page = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+    table = page.partition("\n| fault | what it does |\n")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| `(.*?)` \|", table, re.MULTILINE)) == sorted(
+        kind.value for kind in FaultKind
+    )
+    workloads = page.partition("\n### Workloads\n")[2].partition("\n### ")[0]
+    assert [name for name in PLANNERS if f"{name}`" not in workloads] == []
 
 
 def test_the_page_has_the_figures_of_every_attack() -> None:
