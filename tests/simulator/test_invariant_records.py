@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 import attrs
 import pytest
@@ -27,6 +28,7 @@ from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions.state import Transactions
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.group_member import GroupMember
 from fencepost.client.settings import ConsumerSettings
@@ -69,7 +71,7 @@ from fencepost.protocol.terms import (
     TransactionResult,
     TransactionState,
 )
-from fencepost.protocol.transaction_log import TransactionRecord
+from fencepost.protocol.transaction_log import TransactionRecord, transaction_batch
 from fencepost.simulator.judges.acknowledged_offsets import AcknowledgedOffsets
 from fencepost.simulator.judges.group_rules import OwnerRule
 from fencepost.simulator.judges.listing_rule import ListingRule
@@ -87,6 +89,7 @@ from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import NodeStepped, OffsetsAcknowledged, OffsetsListed, PartitionsAdded
 from fencepost.simulator.world.journals import ClusterJournals
+from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.world import World, WorldSettings
 
 KEY, OTHER = TopicPartition("payments", 0), TopicPartition("payments", 1)
@@ -340,24 +343,26 @@ class Coordinator:
         self.book.durable(LOG, self.end)
 
 
+OWNED: Final = TransactionRecord(
+    producer_id=PRODUCER,
+    previous_producer_id=NO_PRODUCER_ID,
+    next_producer_id=NO_PRODUCER_ID,
+    producer_epoch=1,
+    timeout_ms=1_000,
+    state=STATE.EMPTY,
+    partitions=(),
+    update_ms=0,
+    start_ms=0,
+    client_version=2,
+)
+
+
 @pytest.fixture
 def coordinator() -> Coordinator:
     """An owner with epoch 1 and an open transaction in both partitions."""
     partitions = {KEY: record_of(), OTHER: record_of(OTHER), LOG: record_of(LOG)}
     partitions[LOG].leader_epoch = 0
-    record = TransactionRecord(
-        producer_id=PRODUCER,
-        previous_producer_id=NO_PRODUCER_ID,
-        next_producer_id=NO_PRODUCER_ID,
-        producer_epoch=1,
-        timeout_ms=1_000,
-        state=STATE.EMPTY,
-        partitions=(),
-        update_ms=0,
-        start_ms=0,
-        client_version=2,
-    )
-    made = Coordinator(TransactionBook(Exercised(int), partitions), record)
+    made = Coordinator(TransactionBook(Exercised(int), partitions), OWNED)
     made.says(STATE.EMPTY)
     made.says(STATE.ONGOING, partitions=(KEY, OTHER))
     return made
@@ -459,6 +464,35 @@ def test_a_complete_transaction_keeps_no_partitions(coordinator: Coordinator) ->
 def test_an_open_transaction_keeps_its_timeout(coordinator: Coordinator) -> None:
     with pytest.raises(Violation, match="I14 timeout: payer is open since"):
         coordinator.says(STATE.ONGOING, start_ms=coordinator.record.start_ms + 1)
+
+
+def test_a_scan_aborts_what_is_overdue_and_nothing_else() -> None:
+    world, host = started()
+    (node,) = world.nodes
+    judge, record = Invariants(world), record_of(LOG)
+    judge.partitions[LOG], record.host, record.leader_epoch = record, host, 0
+    coordinator = Coordinator(judge.transactions, OWNED)
+    coordinator.says(STATE.EMPTY)
+    coordinator.says(STATE.ONGOING, partitions=(KEY,))
+    aborted = coordinator.record._replace(state=STATE.PREPARE_ABORT, producer_epoch=2)
+    host.node.logs[LOG] = LeaderLog(Partition(LOG), Transactions(0, records={"payer": aborted}))
+
+    def scanned(at_ms: int, *, aborts: bool) -> None:
+        node.clock.offset_ns = at_ms * NS_PER_MS - world.now
+        appends: list[Append] = []
+        if aborts:
+            batch = transaction_batch("payer", aborted, timestamp=at_ms)
+            place(batch, base_offset=record.end_offset, leader_epoch=0)
+            appends.append(Append(LOG, header=read_header(batch), batch=batch, leader_epoch=0))
+        judge.stepped(NodeStepped(node, Tick(), Outcome(appends, [], [])))
+
+    scanned(1_000, aborts=False)
+    with pytest.raises(Violation, match=r"I14 timeout: payer is open since 0 ms .* left open at 1001 ms"):
+        scanned(1_001, aborts=False)
+    with pytest.raises(Violation, match=r"I14 timeout: payer is open since 0 ms .* aborted at 1000 ms"):
+        scanned(1_000, aborts=True)
+    record.cut(0)
+    scanned(1_001, aborts=True)
 
 
 def test_a_batch_enters_where_its_coordinator_has_it(coordinator: Coordinator) -> None:
