@@ -3,7 +3,7 @@ mark of a clean shutdown, for all logs of a data directory.
 
 Rule: each is replaced atomically, after the bytes that it describes. The manifest is therefore a lower bound
 for readers without a broker, and the witness of what a log must contain. The checkpoint only saves work. The
-log start only moves forward.
+log start moves back only to the end of a log that lost its deleted records with the power.
 """
 
 #     file                    written                            read by                without it

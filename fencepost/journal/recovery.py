@@ -59,6 +59,7 @@ from fencepost.journal.manifest import (
     encode_checkpoint,
     misplaced,
     read_log_start,
+    write_log_start,
 )
 from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.open_transactions import OpenTransactions
@@ -115,7 +116,7 @@ class RecoveredLog:
     topic_id: bytes
     """As given, or as the manifest names it."""
     log_start_offset: int
-    """As it was stored, clipped to the log that is left."""
+    """As it was stored, but within the log that is left."""
     durable_end: int
     """The offset below which the log was synced; -1 if nothing says so."""
     dropped: str | None
@@ -174,6 +175,9 @@ class Recovery:
             content = encode_checkpoint(still_synced, directory=self._directory)
             self._storage.replace(self._path(CHECKPOINT_FILE), content, durable=True)
         start, end = self._segments[0].base_offset, self._segments[-1].end_offset
+        if self._stored_log_start > end:
+            # A loss of power took the end of the deleted records. The next ones get their offsets.
+            write_log_start(self._storage, self._directory, end)
         return RecoveredLog(
             segments=self._segments,
             synced=still_synced,

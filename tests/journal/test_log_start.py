@@ -146,3 +146,6 @@ def test_a_log_that_lost_its_end_starts_there_at_the_latest() -> None:
     file.close()
     journal = Journal(storage, ORDERS)
     assert (journal.log_start_offset, journal.log_end_offset) == (12, 12)
+    Writer(journal).plain(2)  # acknowledged, so the next start must not take it for deleted
+    assert (again := Journal(storage, ORDERS)).log_start_offset == 12
+    assert again.log_end_offset == 14
