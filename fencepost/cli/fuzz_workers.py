@@ -7,18 +7,19 @@ workers.
 from __future__ import annotations
 
 import gc
-import signal
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.resource_tracker import ensure_running
 from typing import Any, Final, Protocol, cast
 
 import attrs
 
 from fencepost.cli.errors import CommandFailed
+from fencepost.cli.interruptions import held_back
 from fencepost.simulator.fuzz.plan import Planner
 from fencepost.simulator.fuzz.seeds import Tried, try_one
 
@@ -109,7 +110,9 @@ def _start_worker(planner: Planner) -> _Worker:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, planner), name="fencepost-seeds", daemon=True)
-    process.start()
+    ensure_running()  # the first start would do it, and unblock Ctrl-C
+    with held_back():  # Ctrl-C reaches every process of the terminal, but this one ends its workers itself
+        process.start()
     theirs.close()
     return _Worker(process, ours)
 
@@ -144,11 +147,7 @@ def _stop_workers(workers: Sequence[_Worker]) -> None:
 
 
 def _work(pipe: Pipe, planner: Planner) -> None:
-    """The main function of a worker, which ends with its pipe.
-
-    Ctrl-C reaches every process of the terminal; workers ignore it, because the parent ends them.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """The main function of a worker, which ends with its pipe."""
     with PausedCollector():
         while True:
             try:

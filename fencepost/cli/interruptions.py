@@ -14,6 +14,9 @@ import signal
 import sys
 import time
 from _thread import start_new_thread
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -37,6 +40,29 @@ Ended = (KeyboardInterrupt, Stopped)
 def drop_no_signal() -> None:
     """From now on, the process sends itself a signal again whose exception was dropped."""
     sys.unraisablehook = _send_again
+
+
+@contextmanager
+def held_back() -> Generator[None]:
+    """Signals wait for the end of this block. A process that it starts never gets Ctrl-C: it inherits the
+    mask, with which even its imports are not interrupted.
+    """
+    arrived: list[int] = []
+
+    def keep(number: int, _frame: FrameType | None) -> None:
+        arrived.append(number)
+
+    # The mask alone would not do: Ctrl-C may reach another thread, and the handler runs in the main thread.
+    handlers = {number: signal.signal(number, keep) for number in (signal.SIGINT, signal.SIGTERM)}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in arrived:
+            signal.raise_signal(number)
 
 
 def _send_again(dropped: UnraisableHookArgs) -> None:
