@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
+from typing import Final, NamedTuple
 
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.segments import walk_headers
 from fencepost.protocol.batches import BatchHeader, checksum_matches
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.terms import INT64_MAX
+from fencepost.protocol.terms import INT64_MAX, TopicPartition
 from fencepost.spark_bridge.partition_files import PartitionFiles, SegmentFile
 
 
@@ -34,7 +35,7 @@ def walk_unindexed(log: PartitionFiles, start: int, *, upper: int) -> list[Abort
     transactions = OpenTransactions(is_sparse=log.layout.is_sparse)
     for segment in segments:
         with suppress(ProtocolViolation):  # the scan that reads the batches reports damage
-            for header, batch in _headers(log, segment, start):
+            for _, header, batch in _headers(log, segment, start):
                 is_past = header.base_offset >= upper
                 if header.next_offset > ceiling or (is_past and transactions.first_offset is None):
                     return found
@@ -45,21 +46,38 @@ def walk_unindexed(log: PartitionFiles, start: int, *, upper: int) -> list[Abort
     return found
 
 
+class _Found(NamedTuple):
+    """Where a marker is."""
+
+    since: int
+    """From this offset up to the marker, its producer has no other one."""
+    segment: SegmentFile
+    position: int
+    header: BatchHeader
+
+
+_MARKERS_KEPT: Final = 1_000
+_found: dict[tuple[str, TopicPartition, str, int], _Found] = {}  # by directory, topic id and producer
+
+
 def first_markers(
     log: PartitionFiles, start: int, producers: Collection[int]
 ) -> list[tuple[BatchHeader, bytes]]:
     """Returns, for each of these producers, its first control batch at or after `start`.
 
     It stops at damage and at missing offsets, because a marker may be lost there; if `start` was deleted, it
-    finds nothing.
+    finds nothing. A process remembers where markers are: in a stream with small micro-batches, each task of a
+    long transaction looks for the same one.
     """
     if log.log_start_offset > start:
         return []
-    missing, expected = set(producers), start
-    found: list[tuple[BatchHeader, bytes]] = []
+    found = [marker for producer in producers if (marker := _remembered(log, start, producer)) is not None]
+    missing, expected = set(producers) - {header.producer_id for header, _ in found}, start
+    if not missing:
+        return found
     with suppress(ProtocolViolation):
         for segment in log.segments[log.segment_index(start) :]:
-            for header, batch in _headers(log, segment, start):
+            for at, header, batch in _headers(log, segment, start):
                 if header.next_offset <= start:
                     continue
                 if header.base_offset > expected and not log.layout.is_sparse:
@@ -70,15 +88,36 @@ def first_markers(
                         return found
                     found.append((header, batch))
                     missing.remove(header.producer_id)
+                    _remember(log, _Found(start, segment, at, header))
                     if not missing:
                         return found
     return found
 
 
-def _headers(log: PartitionFiles, segment: SegmentFile, start: int) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yields the headers of a segment from a batch at or before an offset on, and the bytes of control
-    batches; ProtocolViolation at damage or a torn end.
+def _remember(log: PartitionFiles, found: _Found) -> None:
+    if log.topic_id:  # without an id, another topic may get the name
+        if len(_found) == _MARKERS_KEPT:
+            _found.clear()
+        _found[log.storage.location, log.partition, log.topic_id, found.header.producer_id] = found
+
+
+def _remembered(log: PartitionFiles, start: int, producer_id: int) -> tuple[BatchHeader, bytes] | None:
+    """The first marker of a producer at or after an offset, if an earlier search has passed that offset."""
+    found = _found.get((log.storage.location, log.partition, log.topic_id, producer_id))
+    if found is None or not found.since <= start <= found.header.base_offset:
+        return None
+    if log.header_at(found.segment, found.position) != found.header:
+        return None
+    with closing(log.storage.open(log.path(found.segment))) as file:
+        return found.header, file.read(found.position, found.header.size)
+
+
+def _headers(
+    log: PartitionFiles, segment: SegmentFile, start: int
+) -> Iterator[tuple[int, BatchHeader, bytes]]:
+    """Yields the headers of a segment from a batch at or before an offset on, with their positions, and the
+    bytes of control batches; ProtocolViolation at damage or a torn end.
     """
     with closing(log.storage.open(log.path(segment))) as file:
         for at, header in walk_headers(file, log.position_before(segment, start), segment.size):
-            yield header, file.read(at, header.size) if header.is_control else b""
+            yield at, header, file.read(at, header.size) if header.is_control else b""

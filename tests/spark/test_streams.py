@@ -4,7 +4,7 @@ that changes in between.
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,11 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.layouts import open_layout
 from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.segments import walk_headers
 from fencepost.journal.storage import StorageFile, directory_name
+from fencepost.protocol.batches import BatchHeader, read_marker
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.spark_bridge import markers
 from fencepost.spark_bridge.log_offsets import find_log_offsets
 from fencepost.spark_bridge.losses import Loss
 from fencepost.spark_bridge.option_values import UnusableOption
@@ -469,3 +472,38 @@ class TestARunThatEnds:
         start = {**reader.initialOffset(), "t": {"0": 11}}
         with pytest.raises(DataLoss, match="t-0 ends at offset 10, but the stream has read up to 11"):
             reader.latestOffset(start, ReadAllAvailable())
+
+
+def test_each_task_of_a_long_transaction_does_not_walk_to_its_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 200
+    storage = MemoryStorage()
+    log = new_log(storage, settings=JournalSettings(segment_bytes=3_000))
+    for _ in range(count):
+        log.records(1, producer_id=1)
+    log.records(1, producer_id=2)
+    log.abort(2)
+    log.commit(1)
+    log.records(1, producer_id=1)
+    log.abort(1)
+    files = attrs.evolve(
+        open_partition_files(open_layout([storage]), ORDERS), topic_id="AAECAwQFBgcICQoLDA0ODw"
+    )
+    walked: list[BatchHeader] = []
+
+    def noted(*args: Any) -> Iterator[tuple[int, BatchHeader]]:
+        for at, header in walk_headers(*args):
+            walked.append(header)
+            yield at, header
+
+    monkeypatch.setattr(markers, "walk_headers", noted)
+    for number in range(count):
+        found = markers.first_markers(files, number + 1, {1, 2})
+        assert {header.base_offset for header, _ in found} == {count + 1, count + 2}
+        assert all(read_marker(batch) for _, batch in found)
+    assert len(walked) < 2 * count
+    # After that marker, another one is the first.
+    ((header, _),) = markers.first_markers(files, count + 3, {1})
+    assert header.base_offset == count + 4
+    # The files of another partition, or what took their place, are read.
+    storage.replace(files.path(files.segments[-1]), b"", durable=False)
+    assert markers.first_markers(files, 1, {1}) == []
