@@ -158,6 +158,17 @@ def test_a_task_of_one_range_is_smaller_than_a_kilobyte() -> None:
     assert len(pickle.dumps(ReadTask((range_with(),)))) < 200
 
 
+def test_a_small_partition_takes_up_some_bytes_of_a_task() -> None:
+    chance = random.Random(1)
+    count, ranges = 1_000, list[PlannedRange]()
+    for number in range(count):
+        end = chance.randrange(1, 5_000)
+        piece = Piece(0, 0, end * 100 + chance.randrange(500))
+        partition = TopicPartition("orders", number)
+        ranges.append(range_with(partition=partition, start=0, end=end, pieces=(piece,)))
+    assert len(pickle.dumps(InputPartition(ReadTask(tuple(ranges))))) < 12 * count
+
+
 offsets = st.integers(0, 2**63 - 1)
 
 
