@@ -13,8 +13,9 @@ model. It writes nothing.
 #     coordinator ──by transactional id──▶ folds.fold_histories ──▶ findings, decisions
 #                                                                        │
 #     batches ───────by partition and producer────────────────────▶ folds.fold_producers ──▶ findings
-#     transactions, partitions ──▶ stalled_readers.py: what hangs, is overdue, holds readers ──▶ findings
+#     transactions, if one is open ──▶ stalled_readers.py: what hangs, is overdue, holds readers ──▶ findings
 #     losses ─────────────────────────────────────────────────────────────────────────────────▶ findings
 #
+# The driver finds the bounds of the logs and their damaged indexes itself (directory.py), as it does to plan.
 # A fold keeps what the log model keeps of one producer. Two more audits join records: `acks.py` with a list
 # of what was acknowledged, `compare.py` an input topic with an output topic.

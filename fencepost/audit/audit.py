@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
 from fencepost.audit.directory import (
     INCOMPLETE,
-    LogStart,
+    Bounds,
+    bounds_of,
     comparable_partitions,
     creation_times,
+    find_damaged_indexes,
     known_cluster,
     unknown_topics,
     why_not_comparable,
@@ -54,44 +57,45 @@ def audit(
     for topic in sorted(unknown):
         means = f"it was not audited; {UNSERVED}, {ADOPTED}"
         findings.note(Place(topic), "the metadata has no such topic", means)
-    topics = sorted({each.topic for each in layout.partitions()} - {CLUSTER_METADATA_TOPIC, *unknown})
-    if not topics:
+    left_out = {CLUSTER_METADATA_TOPIC, *unknown}
+    partitions = [each for each in layout.partitions() if each.topic not in left_out]
+    if not partitions:
         return findings
     is_foreign = TRANSACTION_STATE_TOPIC in unknown
     why_not = INCOMPLETE if is_foreign else why_not_comparable(layout, cluster, is_in_use=is_in_use)
     if why_not:
         findings.note(Place(layout.location), "transactions were not compared with markers", why_not)
-    load_all = partial(load, spark, paths, subscribe=",".join(topics))
-    partitions = _collect(load_all("partitions"))
+    find_damaged_indexes(layout, partitions, findings)
+    bounds = bounds_of(layout, partitions)
+    subscribe = ",".join(sorted({each.topic for each in partitions}))
+    load_all = partial(load, spark, paths, subscribe=subscribe)
     batches = load_all("batches").withColumn("maxMs", _ms("maxTimestamp")).cache()
     coordinator = load(spark, paths, "coordinator").where("false" if is_foreign else "true").cache()
     try:
+        sums = _sums(batches, is_sparse=layout.is_sparse)
+        starts = [each.start for each in bounds.values()]
         known = Known(
-            gaps=_gaps(batches, is_sparse=layout.is_sparse),
-            comparable=frozenset() if why_not else comparable_partitions(map(_start, partitions), cluster),
+            gaps={each: list(map(tuple, row["gaps"])) for each, row in sums.items() if row["gaps"]},
+            comparable=frozenset() if why_not else comparable_partitions(starts, cluster),
             created_ms=creation_times(cluster),
             is_sparse=layout.is_sparse,
         )
-        _judge(load_all, batches, coordinator, partitions, known, findings, is_one_moment=not why_not)
-        total = batches.selectExpr("count(1) AS batches", "coalesce(sum(bytes), 0) AS bytes").collect()[0]
+        _judge(load_all, batches, coordinator, bounds, sums, known, findings, is_one_moment=not why_not)
     finally:
         batches.unpersist()
         coordinator.unpersist()
-    findings.partitions = sum(row["segments"] > 0 for row in partitions)
-    findings.batches, findings.bytes = total["batches"], total["bytes"]
+    findings.partitions = sum(each.has_files for each in starts)
+    findings.batches = sum(row["batches"] for row in sums.values())
+    findings.bytes = sum(row["bytes"] for row in sums.values())
     return findings
-
-
-def _start(row: Row) -> LogStart:
-    partition = TopicPartition(row["topic"], row["partition"])
-    return LogStart(partition, row["logStartOffset"], row["segments"] > 0)
 
 
 def _judge(
     load_all: Callable[..., DataFrame],
     batches: DataFrame,
     coordinator: DataFrame,
-    partitions: Sequence[Row],
+    bounds: Mapping[TopicPartition, Bounds],
+    sums: Mapping[TopicPartition, Row],
     known: Known,
     findings: Findings,
     *,
@@ -101,11 +105,11 @@ def _judge(
     coordinator = coordinator.withColumns(
         {"startMs": _ms("startTimestamp"), "updateMs": _ms("updateTimestamp")}
     )
-    transactions = load_all("transactions")
-    waiting = _open(transactions, partitions, batches, coordinator, is_one_moment=is_one_moment)
-    findings.found += waiting.found
+    if any(each.offsets.open_transactions for each in bounds.values()):
+        transactions = load_all("transactions")
+        findings.found += _open(transactions, bounds, sums, coordinator, is_one_moment=is_one_moment).found
     if not is_one_moment or not known.has_every_decision:
-        _torn(transactions, findings)
+        _torn(load_all("transactions"), findings)
     findings.found += findings_of(
         [
             *_collect(_by_id(coordinator, partial(_history_findings, known=known), FINDING_SCHEMA)),
@@ -127,25 +131,27 @@ def _collect(frame: DataFrame) -> list[Row]:
     return [row.asDict() for row in frame.collect()]
 
 
-def _gaps(batches: DataFrame, *, is_sparse: bool) -> dict[TopicPartition, list[tuple[int, int]]]:
-    """The offsets that compaction or a repair left empty."""
-    if is_sparse:
-        from pyspark.sql import Window, functions
+def _sums(batches: DataFrame, *, is_sparse: bool) -> dict[TopicPartition, Row]:
+    """What follows from all batches of a partition, for each that has one. `gaps` are the offsets that
+    compaction or a repair left empty.
+    """
+    from pyspark.sql import functions
 
-        in_order = Window.partitionBy("topic", "partition").orderBy("baseOffset")
-        empty = batches.withColumn("from", functions.lag("lastOffset").over(in_order) + 1).where(
-            "from < baseOffset"
-        )
-        empty = empty.selectExpr("topic", "partition", "from", "baseOffset AS to")
+    if is_sparse:
+        before = "lag(lastOffset) OVER (PARTITION BY topic, partition ORDER BY baseOffset)"
+        start, end = f"{before} + 1", "baseOffset"
     else:
-        covering = "kind = 'data' AND recordCount = 0 AND producerId IS NULL"
-        empty = batches.where(covering).selectExpr(
-            "topic", "partition", "baseOffset AS from", "lastOffset + 1 AS to"
-        )
-    found: dict[TopicPartition, list[tuple[int, int]]] = {}
-    for row in empty.orderBy("topic", "partition", "from").collect():
-        found.setdefault(TopicPartition(row["topic"], row["partition"]), []).append((row["from"], row["to"]))
-    return found
+        covers = "kind = 'data' AND recordCount = 0 AND producerId IS NULL"
+        start, end = f"IF({covers}, baseOffset, NULL)", "lastOffset + 1"
+    spaced = batches.selectExpr("*", f"{start} AS start", f"{end} AS end")
+    sums = spaced.groupBy("topic", "partition").agg(
+        functions.expr("count(1) AS batches"),
+        functions.expr("sum(bytes) AS bytes"),
+        functions.expr("max(maxMs) FILTER (WHERE kind = 'data') AS newestMs"),
+        functions.expr("max(maxMs) FILTER (WHERE kind IN ('commit', 'abort')) AS newestMarkerMs"),
+        functions.expr("sort_array(collect_list((start, end)) FILTER (WHERE start < end)) AS gaps"),
+    )
+    return {TopicPartition(row["topic"], row["partition"]): row for row in _collect(sums)}
 
 
 def _by_id(
@@ -211,40 +217,26 @@ def loss_row(loss: Row) -> Row:
 
 def _open(
     transactions: DataFrame,
-    partitions: Iterable[Row],
-    batches: DataFrame,
+    bounds: Mapping[TopicPartition, Bounds],
+    sums: Mapping[TopicPartition, Row],
     coordinator: DataFrame,
     *,
     is_one_moment: bool,
 ) -> Findings:
     """What holds readers back."""
-    still_open = (
-        transactions.where("state = 'open'")
-        .withColumns({"startMs": _ms("startTimestamp"), "coordinatorStartMs": _ms("coordinatorStart")})
-        .orderBy("topic", "partition", "firstOffset")
+    still_open = transactions.where("state = 'open'").withColumns(
+        {"startMs": _ms("startTimestamp"), "coordinatorStartMs": _ms("coordinatorStart")}
     )
-    rows = _collect(still_open)
-    if not rows:
-        return Findings()
-    newest = {
-        (row["topic"], row["partition"]): row["newest"]
-        for row in batches.where("kind = 'data'")
-        .groupBy("topic", "partition")
-        .agg({"maxMs": "max"})
-        .toDF("topic", "partition", "newest")
-        .collect()
-    }
+    rows = sorted(_collect(still_open), key=itemgetter("topic", "partition", "firstOffset"))
     ends = {
-        (row["topic"], row["partition"]): PartitionEnd(
-            row["lastStableOffset"], row["highWatermark"], newest.get((row["topic"], row["partition"])) or 0
+        (each.topic, each.partition): PartitionEnd(
+            offsets.last_stable_offset, offsets.log_end_offset, sums.get(each, {}).get("newestMs") or 0
         )
-        for row in partitions
+        for each, (_, offsets) in bounds.items()
     }
     # Markers and the transaction log have the brokers' clocks.
-    clocks = [
-        batches.where("kind IN ('commit', 'abort')").agg({"maxMs": "max"}).collect()[0][0],
-        coordinator.agg({"updateMs": "max"}).collect()[0][0],
-    ]
+    clocks = [row["newestMarkerMs"] for row in sums.values()]
+    clocks.append(coordinator.agg({"updateMs": "max"}).collect()[0][0])
     now_ms = max((clock for clock in clocks if clock is not None), default=0)
     return judge_open(rows, ends, now_ms=now_ms, is_one_moment=is_one_moment)
 
@@ -255,13 +247,10 @@ def _torn(transactions: DataFrame, findings: Findings) -> None:
     With an epoch per transaction (KIP-890), a marker has the epoch after its data's, and all markers of that
     epoch have one result.
     """
-    from pyspark.sql import functions
-
     ended = transactions.where("markerEpoch = producerEpoch + 1")
-    results = ended.groupBy("producerId", "markerEpoch").agg(functions.min("state").alias("least"))
-    split = ended.join(results, ["producerId", "markerEpoch"]).where("state != least")
-    order = ("producerId", "markerEpoch", "topic", "partition")
-    for row in split.orderBy(*order).collect():
+    least = "min(state) OVER (PARTITION BY producerId, markerEpoch) AS least"
+    split = _collect(ended.selectExpr("*", least).where("state != least"))
+    for row in sorted(split, key=itemgetter("producerId", "markerEpoch", "topic", "partition")):
         what = (
             f"producer {row['producerId']} epoch {row['markerEpoch']} {row['state']} here, and "
             f"{row['least']} in another partition"

@@ -4,20 +4,26 @@ captured at one moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from fencepost.check.findings import Findings
+from fencepost.check.findings import Findings, Place
 from fencepost.check.records import Internals, KnownCluster
 from fencepost.check.scan import scan_log
 from fencepost.journal.layouts import KafkaLayout, LogLayout
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.spark_bridge.log_offsets import LogOffsets, find_log_offsets
+from fencepost.spark_bridge.losses import leave_out
+from fencepost.spark_bridge.partition_files import DamagedIndex, PartitionFiles, with_listing
+from fencepost.spark_bridge.side_by_side import for_each_log, side_by_side
 
 MOVING = (
     "the broker is running or was killed, or the files were copied while it ran: logs "
     "may end at different moments, "
     "so decisions were not compared with markers"
 )
+STOPPED = "readers with read_committed stop here"
 INCOMPLETE = "logs of transaction coordinators are missing, so decisions were not compared with markers"
 
 
@@ -27,6 +33,39 @@ class LogStart(NamedTuple):
     partition: TopicPartition
     offset: int
     has_files: bool
+
+
+class Bounds(NamedTuple):
+    """Where a partition begins and ends."""
+
+    start: LogStart
+    offsets: LogOffsets
+
+
+def bounds_of(layout: LogLayout, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+    """The bounds of what exists; the table `losses` has what is lost."""
+    return for_each_log(layout, partitions, _bounds)
+
+
+def _bounds(log: PartitionFiles) -> Bounds:
+    offsets = find_log_offsets(log, report=leave_out)
+    return Bounds(LogStart(log.partition, offsets.log_start_offset, bool(log.segments)), offsets)
+
+
+def find_damaged_indexes(layout: LogLayout, partitions: Sequence[TopicPartition], findings: Findings) -> None:
+    """Finds the partitions with a transaction index that cannot be read, and the first one of each."""
+    for damaged in side_by_side(partial(_damaged_index, layout), partitions):
+        if damaged is not None:
+            means = f"{STOPPED}; {damaged.advice}"
+            findings.problem(Place(damaged.file), f"the transaction index {damaged.what}", means)
+
+
+def _damaged_index(layout: LogLayout, partition: TopicPartition) -> DamagedIndex | None:
+    try:
+        with_listing(layout, partition, lambda log: list(map(log.transaction_index, log.segments)))
+    except DamagedIndex as damaged:
+        return damaged
+    return None
 
 
 def known_cluster(layout: LogLayout) -> KnownCluster:

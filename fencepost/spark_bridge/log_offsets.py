@@ -22,7 +22,13 @@ from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import INT64_MAX, NO_LEADER_EPOCH, NO_OFFSET, IsolationLevel
 from fencepost.spark_bridge.losses import Loss, Report
-from fencepost.spark_bridge.partition_files import SWAP_SUFFIX, DataLoss, PartitionFiles, SegmentFile
+from fencepost.spark_bridge.partition_files import (
+    SWAP_SUFFIX,
+    DamagedIndex,
+    DataLoss,
+    PartitionFiles,
+    SegmentFile,
+)
 
 _RECOVER: Final = (
     "start the broker on this directory once to recover it, or set failOnDataLoss=false to read what exists"
@@ -152,7 +158,10 @@ def _not_indexed(log: PartitionFiles, aborted: Sequence[AbortedRange]) -> Sequen
         return ()
     first = log.segment_index(aborted[0].last_offset)
     for segment in reversed(log.segments[first:]):
-        index = log.transaction_index(segment)
+        try:
+            index = log.transaction_index(segment)
+        except DamagedIndex:
+            break  # for the plan, which reads it, too
         if len(index):
             # Entries are written in the order of the markers, each right after its own.
             return [each for each in aborted if each.last_offset > index[len(index) - 1].last_offset]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
@@ -34,6 +35,7 @@ from fencepost.journal.storage import DamagedLog, MissingFile, StorageReader, di
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header
 from fencepost.protocol.errors import FencepostError, ProtocolViolation
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
+from fencepost.spark_bridge.losses import Loss
 
 Result = TypeVar("Result")
 
@@ -51,6 +53,26 @@ class DataLoss(FencepostError):
 
 class CorruptLog(FencepostError):
     """Bytes below the readable end of a log differ from what was written."""
+
+
+class DamagedIndex(CorruptLog):
+    """A transaction index cannot be read. With `failOnDataLoss=false`, the markers are read instead."""
+
+    def __init__(self, what: str, advice: str, *, log: PartitionFiles, segment: SegmentFile) -> None:
+        self.file, self.what, self.advice = log.location(segment, TRANSACTION_INDEX), what, advice
+        self._partition, self._offset = log.partition, segment.base_offset
+        super().__init__(f"{self.file} {what}: {advice}")
+
+    def as_loss(self) -> Loss:
+        """What is reported where this is not an error. No record is lost."""
+        return Loss(
+            partition=self._partition,
+            start=self._offset,
+            end=self._offset,
+            file=self.file,
+            position=0,
+            reason=f"{self.file} {self.what}: reading the markers instead",
+        )
 
 
 @attrs.frozen
@@ -185,26 +207,23 @@ class PartitionFiles:
         return collect_from(map(self.transaction_index, segments), start, upper=upper)
 
     def transaction_index(self, segment: SegmentFile) -> TransactionIndex:
-        """The aborted transactions whose marker is in a segment; CorruptLog if its index is damaged."""
+        """The aborted transactions whose marker is in a segment; DamagedIndex if its index is damaged."""
         data = self.storage.read_file(self.path(segment, TRANSACTION_INDEX))
-        where = self.location(segment, TRANSACTION_INDEX)
-        advice = index_advice(self.layout)
+        damaged = partial(DamagedIndex, advice=index_advice(self.layout), log=self, segment=segment)
         # A broker that creates a segment creates its log file first. Kafka makes an index for an entry, so
         # the scan searches the markers where there is none (markers.py).
         if data is None and (self.layout.is_sparse or not segment.size):
             return TransactionIndex()
         if data is None:
-            raise CorruptLog(
-                f"{where} is missing, and aborted records cannot be distinguished without it: {advice}"
-            )
+            raise damaged("is missing, and aborted records cannot be distinguished without it")
         torn = len(data) % ABORTED_ENTRY.size
         if torn and segment is not self.segments[-1]:
-            raise CorruptLog(f"{where} ends inside an entry: {advice}")
+            raise damaged("ends inside an entry")
         index = TransactionIndex(data[: len(data) - torn])
         try:
             index.check_versions()
         except CorruptIndex as problem:
-            raise CorruptLog(f"{where}: {problem}: {advice}") from problem
+            raise damaged(f"cannot be read: {problem}") from problem
         return index
 
     def open_transactions_at(self, ceiling: int) -> tuple[int, list[OpenTransaction]]:

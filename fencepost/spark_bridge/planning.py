@@ -30,6 +30,8 @@ because readers trim by offset.
 #    marker and are therefore searched forward from the start offset; and the markers that the walk met,
 #    which may not be indexed yet. The walk starts at an indexed batch before the LSO, possibly inside a
 #    transaction that ended before the LSO; so if both know a transaction, the earlier first offset is right.
+#    If an index cannot be read, and losses are reported instead of raised, the markers after the start offset
+#    say it all: the index is made from them.
 # 4. A range is cut at equal byte distances, moved back to batches of the offset index: planning reads one
 #    header per cut. maxRecordsPerPartition adds cuts at plain offsets. A cut names the bytes to read of each
 #    segment (pieces), starting with the batch that contains its first offset or an earlier one:
@@ -61,7 +63,15 @@ from fencepost.journal.layouts import LogLayout
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.protocol.terms import INT64_MAX, TopicPartition
 from fencepost.spark_bridge.log_offsets import LogOffsets, find_log_offsets
-from fencepost.spark_bridge.partition_files import PartitionFiles, Piece, SegmentFile, with_listing
+from fencepost.spark_bridge.losses import Report
+from fencepost.spark_bridge.markers import walk_unindexed
+from fencepost.spark_bridge.partition_files import (
+    DamagedIndex,
+    PartitionFiles,
+    Piece,
+    SegmentFile,
+    with_listing,
+)
 from fencepost.spark_bridge.side_by_side import side_by_side
 from fencepost.spark_bridge.task_sizes import RANGE_BYTES, TaskSizes
 
@@ -175,14 +185,15 @@ def plan(
     follows_transactions: bool,
     sizes: TaskSizes,
     survey: Survey = find_log_offsets,
+    report: Report | None = None,
 ) -> list[ReadTask]:
     """Returns the tasks that read a range of each partition, ordered by partition and offset.
 
     With `follows_transactions`, tasks know which transactions were aborted and which are open. `survey` finds
     the bounds of a log, and raises or reports its losses. Raises CorruptLog, and what `survey` and `range_of`
-    raise.
+    raise. With `report`, a transaction index that is damaged is reported instead.
     """
-    planner = _RangePlanner(layout, range_of, follows_transactions, survey)
+    planner = _RangePlanner(layout, range_of, follows_transactions, survey, report)
     sources = [source for source in side_by_side(planner.source, tuple(partitions)) if source.pieces]
     total = sum(source.byte_count for source in sources)
     task_bytes = sizes.task_bytes(total=total, range_count=len(sources))
@@ -215,6 +226,7 @@ class _RangePlanner:
     range_of: RangeOf
     follows_transactions: bool
     survey: Survey
+    report: Report | None
 
     def source(self, partition: TopicPartition) -> _Source:
         return with_listing(self.layout, partition, self._source)
@@ -225,13 +237,25 @@ class _RangePlanner:
         pieces = log.pieces(range_.start, range_.end)
         aborted, not_indexed, opened = (), (), ()
         if pieces and self.follows_transactions:
-            indexed = log.collect_aborted(range_.start, upper=range_.end)
-            aborted, not_indexed = merge_aborted(indexed, offsets.aborted, range_)
+            aborted, not_indexed = merge_aborted(*self._aborted(log, offsets, range_), range_)
             # Sorted, so this looks at one more than it takes: none of them begins before the LSO.
             opened = tuple(takewhile(_begins_before(range_.end), offsets.open_transactions))
         return _Source(
             log=log, range=range_, pieces=pieces, aborted=aborted, not_indexed=not_indexed, opened=opened
         )
+
+    def _aborted(
+        self, log: PartitionFiles, offsets: LogOffsets, range_: PartitionRange
+    ) -> tuple[Sequence[AbortedRange], Sequence[AbortedRange]]:
+        """The aborted transactions that the indexes have, and those that a walk over the log found."""
+        try:
+            return log.collect_aborted(range_.start, upper=range_.end), offsets.aborted
+        except DamagedIndex as damaged:
+            if self.report is None:
+                raise
+            self.report(damaged.as_loss())
+        unindexed = attrs.evolve(log, unindexed=frozenset(each.base_offset for each in log.segments))
+        return (), walk_unindexed(unindexed, range_.start, upper=range_.end)
 
     def cut(self, source: _Source, task_bytes: int, max_records: int | None) -> list[_Weighed]:
         def cut_listed(log: PartitionFiles) -> list[_Weighed]:
@@ -282,7 +306,8 @@ def _cut(source: _Source, task_bytes: int, max_records: int | None) -> Iterator[
     not_indexed = list(sweep(source.not_indexed, cuts))
     for number, (start, end) in enumerate(pairwise(cuts)):
         pieces = log.pieces(start, end)
-        is_indexed = len(aborted[number]) > ABORTED_CARRIED
+        # Where no index has any of them, there is nothing to search.
+        is_indexed = len(aborted[number]) > max(ABORTED_CARRIED, len(not_indexed[number]))
         planned = PlannedRange(
             partition=range_.partition,
             start=start,

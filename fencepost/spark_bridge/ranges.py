@@ -66,6 +66,7 @@ def plan_batch(
         follows_transactions=options.follows_transactions,
         sizes=options.sizes,
         survey=partial(find_log_offsets, report=report),
+        report=report,
     )
 
 

@@ -137,6 +137,7 @@ class LogStream:
             follows_transactions=self._options.follows_transactions,
             sizes=self._options.sizes,
             survey=self._surveys.find,
+            report=self._options.report,
         )
 
     def _range(self, start: Offsets, end: Offsets, log: PartitionFiles, bounds: LogOffsets) -> PartitionRange:

@@ -65,6 +65,22 @@ def test_faults_of_every_kind_in_one_directory(spark: SparkSession, tmp_path: Pa
     assert result.partitions == 5, "those that have files"
 
 
+def test_a_transaction_index_that_cannot_be_read_is_a_finding(spark: SparkSession, tmp_path: Path) -> None:
+    at = closed()
+    at.change(SMALL_LOG, PLAIN + 1, base_sequence=0)
+    index = f"{SMALL_LOG.removesuffix('.log')}.txnindex"
+    at.remove(index)
+    assert problems(list(audited(spark, put_on_disk(at, tmp_path)).found)) == [
+        (
+            f"{tmp_path}/{index}",
+            None,
+            "the transaction index is missing, and aborted records cannot be distinguished without it",
+        ),
+        (SMALL_LOG, 5, "producer 3 epoch 0: sequence 0 where 1 was expected"),
+        (SMALL_LOG, 6, "producer 3 epoch 0: sequence 2 where 1 was expected"),
+    ]
+
+
 def test_a_directory_of_apache_kafka_has_no_findings(spark: SparkSession, tmp_path: Path) -> None:
     directory = unpack("02-transactions", tmp_path)
     result = audited(spark, directory)

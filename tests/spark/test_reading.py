@@ -18,6 +18,7 @@ from fencepost.journal.storage import MissingFile, StorageFile
 from fencepost.protocol.batches import place, walk
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.spark_bridge import planning
 from fencepost.spark_bridge.partition_files import CorruptLog, DataLoss
 from fencepost.spark_bridge.planning import ReadTask
 from tests.journal.logs import DIRECTORY, files_of
@@ -374,6 +375,46 @@ class TestAnAbortIndexedInALaterSegment:
         with pytest.raises(CorruptLog, match="txnindex is missing"):
             read(storage)
         assert len(read(storage, UNCOMMITTED)) == 8
+
+    @pytest.mark.parametrize("carried", [0, 64])
+    @pytest.mark.parametrize("start", [0, 1, 6])
+    @pytest.mark.parametrize("most", ["1", "3", "100"])
+    @pytest.mark.parametrize(
+        ("entry", "says"),
+        [
+            (None, "is missing, and aborted records cannot be distinguished without it"),
+            (b"\0" * 33, "ends inside an entry"),
+            (b"\7" * 34, "cannot be read: a transaction index entry of version 1799; this version reads 0"),
+        ],
+    )
+    def test_a_damaged_index_is_made_up_for_by_the_markers_if_damage_is_allowed(
+        self,
+        entry: bytes | None,
+        says: str,
+        most: str,
+        start: int,
+        carried: int,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(planning, "ABORTED_CARRIED", carried)
+        storage, log = self.log()
+        log.roll()
+        log.records(2)
+        log.write_manifest()
+        path = files_of(storage, "txnindex")[2]
+        storage.remove(path)
+        if entry is not None:
+            storage.replace(path, entry, durable=False)
+        with pytest.raises(CorruptLog, match=f"{path} {says}: start the broker"):
+            read(storage)
+        options = {
+            **LOSSES_ALLOWED,
+            "maxRecordsPerPartition": most,
+            "startingOffsets": json.dumps({"orders": {"0": start}}),
+        }
+        with pytest.warns(UserWarning, match=f"{path} {says}: reading the markers instead"):
+            rows = read(storage, options=options)
+        assert rows == [row for row in visible(log.entries, COMMITTED) if row.offset >= start]
 
 
 @pytest.mark.parametrize(

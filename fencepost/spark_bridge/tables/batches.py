@@ -69,6 +69,7 @@ def plan_headers(layout: LogLayout, options: ReadOptions) -> list[ReadTask]:
         follows_transactions=True,
         sizes=options.sizes,
         survey=partial(find_log_offsets, report=report),
+        report=report,
     )
 
 
