@@ -22,7 +22,7 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import open_layout
 from fencepost.journal.storage import DirectoryInUse, StorageReader
 from fencepost.spark_bridge.filesystems import absolute, open_storage
-from fencepost.spark_bridge.session import require_spark, session
+from fencepost.spark_bridge.session import SHORT_RUN, require_spark, session
 
 if TYPE_CHECKING:
     from fencepost.journal.layouts import LogLayout
@@ -114,7 +114,7 @@ def _run(
     layout = open_layout(storages)  # again: a broker may have ended before the locks
     try:
         print_progress("starting Spark ...")
-        with session("fencepost audit", master=master) as spark:
+        with session("fencepost audit", master=master, settings=SHORT_RUN) as spark:
             print_progress("reading the logs ...")
             findings = audit(spark, layout, paths, is_in_use=is_in_use)
             if acks is not None:
