@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from typing import Any
 
 import anyio
@@ -13,6 +14,7 @@ import pytest
 
 from fencepost.broker.embedded import Broker
 from fencepost.client.admin import AbortSpec
+from fencepost.client.effects import TransactionCall
 from fencepost.client.errors import (
     BufferFull,
     ClientClosed,
@@ -133,6 +135,71 @@ def test_a_cancelled_commit_is_unknown_and_says_so(tell: Callable[[Story], None]
                     producer.begin_transaction()
             assert proxy.seen(m.EndTxn) == 1, "an uncertain commit is never aborted"
         assert await read(address) == [b"x"]
+
+    tell(story)
+
+
+@pytest.mark.parametrize("is_withdrawn", [True, False])
+def test_a_task_that_is_cancelled_when_the_reply_to_its_commit_arrives(
+    broker: Broker, *, is_withdrawn: bool
+) -> None:
+    """asyncio cancels a task once. It knows that it has committed, and is cancelled where it waits next,
+    unless the cancellation is withdrawn before, as asyncio.timeout() does at its end.
+    """
+
+    async def work(producer: AsyncProducer, task: asyncio.Task[Any]) -> None:
+        notify = producer._driver.network.notify  # pyright: ignore[reportPrivateUsage] - what wakes the task
+
+        def notify_and_cancel(news: Hashable) -> None:
+            notify(news)
+            if news is TransactionCall.COMMIT:
+                producer._driver.network.notify = notify  # pyright: ignore[reportPrivateUsage]
+                task.cancel()
+
+        producer._driver.network.notify = notify_and_cancel  # pyright: ignore[reportPrivateUsage]
+        async with producer.transaction():
+            await producer.send("t", b"1")
+        assert task.cancelling() == 1
+        if is_withdrawn:
+            task.uncancel()
+            await anyio.lowlevel.checkpoint()
+        else:
+            with pytest.raises(asyncio.CancelledError):
+                await anyio.Event().wait()
+            assert task.uncancel() == 0
+        async with producer.transaction():
+            await producer.send("t", b"2")
+
+    async def story(address: str) -> None:
+        async with AsyncProducer(address, transactional_id="pay") as producer:
+            await producer.init_transactions()
+            task = asyncio.current_task()
+            assert task is not None
+            await work(producer, task)
+        assert sorted(await read(address)) == [b"1", b"2"]
+
+    anyio.run(limited, story, broker.address, backend="asyncio")
+
+
+def test_a_scope_that_ends_when_the_reply_to_its_commit_arrives(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        async with AsyncProducer(address, transactional_id="pay") as producer:
+            await producer.init_transactions()
+            notify, scope = producer._driver.network.notify, anyio.CancelScope()  # pyright: ignore[reportPrivateUsage] - what wakes the task
+
+            def notify_and_cancel(news: Hashable) -> None:
+                notify(news)
+                if news is TransactionCall.COMMIT:
+                    scope.cancel()
+
+            producer._driver.network.notify = notify_and_cancel  # pyright: ignore[reportPrivateUsage]
+            with scope:
+                async with producer.transaction():
+                    await producer.send("t", b"1")
+                await anyio.Event().wait()
+            async with producer.transaction():
+                await producer.send("t", b"2")
+        assert sorted(await read(address)) == [b"1", b"2"]
 
     tell(story)
 

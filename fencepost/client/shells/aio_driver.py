@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable
 from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
@@ -156,6 +157,8 @@ class AsyncDriver(NetworkDriver):
                     interruption = problem  # cancelled, or an error of the callback: the script decides
                     continue
                 self.call_back()
+                if problem is not interruption and isinstance(interruption, self.cancelled):
+                    _cancel_again(interruption)
                 if isinstance(problem, StopIteration):
                     return problem.value
                 raise
@@ -346,3 +349,23 @@ class AsyncDriver(NetworkDriver):
             with anyio.move_on_after(max(0, self._sleeps_until - now) / 1000):
                 await self._alarm.wait()
             self._sleeps_until = 0
+
+
+def _cancel_again(cancellation: BaseException) -> None:
+    """A script has ended with its result and not with the cancellation of its task: a commit is never silent.
+    asyncio delivers a cancellation once, so the task would never hear of it. It is cancelled where it waits
+    next, unless the cancellation is withdrawn before, as at the end of asyncio.timeout(). On trio, a
+    cancelled scope does that itself.
+    """
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or not isinstance(cancellation, asyncio.CancelledError):
+        return
+    task = asyncio.current_task()
+    requests = task.cancelling()
+
+    def cancel() -> None:
+        if requests and task.cancelling() >= requests and not task.done():
+            task.uncancel()
+            task.cancel(*cancellation.args)  # by its message, anyio knows the cancellations of its scopes
+
+    asyncio.get_running_loop().call_soon(cancel)
