@@ -1,7 +1,7 @@
 """What the README, docs/simulator.md and scenarios/README.md show of searches and stories comes of them
 today.
 
-How long something took is not compared.
+How long something took is not compared, and neither are counts of a hundred worlds.
 """
 
 from __future__ import annotations
@@ -48,6 +48,11 @@ def without_times(lines: list[str]) -> list[str]:
     return [re.sub(r"\bin [\d.,]+ s\b", "in ... s", line) for line in lines]
 
 
+def without_counts(lines: list[str]) -> list[str]:
+    """Counts of a hundred worlds move a little with most changes of what is simulated."""
+    return [re.sub(r" +\d[\d,.]*", " N", line) for line in lines]
+
+
 def test_the_seed_of_the_page_breaks_that_rule(capsys: Output) -> None:
     found, again, small, more = shown(PAGE, FOUND)
     assert more == MORE
@@ -88,14 +93,13 @@ def test_the_scenario_of_the_page_is_what_its_seed_became() -> None:
 
 @pytest.mark.thorough
 def test_both_pages_show_what_a_hundred_seeds_come_to(capsys: Output) -> None:
-    lines = printed(capsys, "fencepost fuzz --seeds 100 --cores 2 --coverage")
-    assert [line for line in shown(PAGE, "fencepost fuzz --seeds 100 --coverage") if line != MORE] == [
-        line for line in lines if line in PAGE.splitlines()
-    ]
-    *readme, last = without_times(shown(README, "fencepost fuzz --seeds 100"))
+    lines = without_counts(printed(capsys, "fencepost fuzz --seeds 100 --cores 2 --coverage"))
+    cells = without_counts(shown(PAGE, "fencepost fuzz --seeds 100 --coverage"))
+    assert [line for line in cells if line != MORE] == [line for line in lines if line in cells]
+    *readme, last = without_counts(shown(README, "fencepost fuzz --seeds 100"))
     table = next(at for at, line in enumerate(lines) if line.startswith("state "))
-    *cells, told = without_times([*lines[:table], *lines[-2:]])
-    assert readme == cells
+    *summary, told = [*lines[:table], *lines[-2:]]
+    assert readme == summary
     assert told.startswith(last.removesuffix(MORE)), "the speed is another one each time"
 
 
