@@ -93,6 +93,7 @@ class DataDirectory:
         cluster_id: str,
         catalogue: Catalogue,
         clean: dict[str, SyncedSegment],
+        names: Iterable[str],
         open_files: OpenFiles,
     ) -> None:
         self.cluster_id = cluster_id
@@ -105,7 +106,7 @@ class DataDirectory:
         self._open_files = open_files
         self._journals: dict[TopicPartition, Journal] = {}
         # Listed once: a start asks for every partition, and each listing has an entry per partition.
-        self._names = set(storage.directories())
+        self._names = set(names)
 
     @classmethod
     def open(
@@ -134,6 +135,7 @@ class DataDirectory:
             catalogue = Catalogue(storage, synced=clean)
             _remove_mark(storage)
             storage.remove_directory(DELETED_DIRECTORY)
+            names = storage.directories()
         # Also for KeyboardInterrupt: a process that continues would keep the directory locked.
         except BaseException:
             storage.unlock()
@@ -144,6 +146,7 @@ class DataDirectory:
             cluster_id=found or cluster_id,
             catalogue=catalogue,
             clean=clean,
+            names=names,
             open_files=OpenFiles(open_files),
         )
 
@@ -297,7 +300,8 @@ class DataDirectory:
         """Release everything without writing, as a crash does."""
         for journal in self._journals.values():
             journal.abandon()
-        self._catalogue.close()
+        with suppress(StorageError):
+            self._catalogue.close()
         self._storage.unlock()
 
 
@@ -371,7 +375,8 @@ def read_clean_mark(storage: StorageReader) -> dict[str, SyncedSegment]:
 
 
 def _remove_mark(storage: Storage) -> None:
-    """Remove the mark durably: after a power failure it must not come back."""
-    if storage.read_file(CLEAN_FILE) is not None:
-        storage.remove(CLEAN_FILE)
-        storage.sync_directory("")
+    """Remove the mark durably: after a power failure it must not come back. An earlier start may have removed
+    it, and failed or died before the sync.
+    """
+    storage.remove(CLEAN_FILE)
+    storage.sync_directory("")

@@ -327,7 +327,8 @@ class DiskStorage:
     def unlock(self) -> None:
         # Not LOCK_UN: a forked process closes its copies, too, and the locks are its parent's.
         while self._locks:
-            os.close(self._locks.pop())
+            with suppress(OSError):  # the descriptor is free even then
+                os.close(self._locks.pop())
 
     def exists(self) -> bool:
         # lexists: a dangling link is there, too, and no directory may be created in its place.

@@ -42,7 +42,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import attrs
@@ -673,7 +673,8 @@ class Journal:
         """Close the files without writing, as a crash would."""
         self.failed = self.failed or f"{self.partition} was abandoned"
         for segment in self._segments:
-            segment.release()
+            with suppress(StorageError):  # what is in doubt is read again
+                segment.release()
 
 
 def _first_known(*leader_epochs: int) -> int:

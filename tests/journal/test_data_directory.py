@@ -21,8 +21,15 @@ from fencepost.journal.data_directory import (
     partitions_in,
 )
 from fencepost.journal.disk import LOCK_FILE, DiskStorage
-from fencepost.journal.manifest import CLEAN_FILE, MANIFEST_FILE, decode_clean_mark, encode_json
+from fencepost.journal.manifest import (
+    CLEAN_FILE,
+    MANIFEST_FILE,
+    ManifestState,
+    decode_clean_mark,
+    encode_json,
+)
 from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import (
     DamagedLog,
     DirectoryInUse,
@@ -282,6 +289,27 @@ def test_a_mark_does_not_bless_what_a_crash_left() -> None:
     data.close()
     damaged_log(storage)
     assert is_found(storage)
+
+
+def test_a_mark_whose_removal_was_not_synced_once_does_not_come_back() -> None:
+    broken = set[str]()
+    storage = SimulatedStorage(lambda _most: 0, breaks=lambda _operation, path: path in broken)
+    data = DataDirectory.open(storage)
+    journal = data.journal(ORDERS)
+    Writer(journal).plain()
+    journal.sync()
+    state = ManifestState(last_stable_offset=1, high_watermark=1)
+    journal.write_manifest(state)
+    data.close({ORDERS: (state, ())})
+    broken.add("")
+    with pytest.raises(StorageError, match="cannot sync"):
+        DataDirectory.open(storage)
+    broken.clear()
+    journal = DataDirectory.open(storage).journal(ORDERS)
+    Writer(journal).plain()
+    assert journal.sync() == 2
+    storage.lose_power()
+    assert DataDirectory.open(storage).journal(ORDERS).log_end_offset == 2
 
 
 def test_a_mark_keeps_what_it_says_of_a_log_that_is_refused() -> None:
