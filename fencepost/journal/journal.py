@@ -145,6 +145,7 @@ class Journal:
         self._snapshots = recovered.snapshots
         # The first offset for readers; the batch that holds it may begin earlier.
         self.log_start_offset = recovered.log_start_offset
+        self._durable_start = 0  # nobody knows whether the one that was found was ever synced
         self._reading: Segment | None = None
         self.log_end_offset = self._active.end_offset
         self.leader_epoch = self._active.leader_epoch  # the newest seen; -1 before the first
@@ -315,11 +316,12 @@ class Journal:
         it.
         """
         assert offset <= self.log_end_offset, "the log start cannot be beyond the log end"
-        if offset > self.log_start_offset:
+        start = max(offset, self.log_start_offset)
+        if start > self._durable_start:
             with self._writing():
                 # Only the number is written now. `remove_deleted`, or the next start, deletes the files.
-                write_log_start(self._storage, self._directory, offset)
-            self.log_start_offset = offset
+                write_log_start(self._storage, self._directory, start)
+            self.log_start_offset = self._durable_start = start
         return self.batch_start(offset)
 
     @property

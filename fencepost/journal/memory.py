@@ -135,7 +135,7 @@ class MemoryStorage:
             opened.sync()
         found.change({name: file})
         if durable:
-            found.sync()
+            self.sync_directory(directory)
 
     def rename(self, path: str, new_path: str) -> None:
         file, (directory, _, name) = self._find(path), path.rpartition("/")

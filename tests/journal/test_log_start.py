@@ -9,6 +9,7 @@ from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import LOG_START_FILE, deletable, read_log_start, write_log_start
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.segments import LOG, SNAPSHOT, file_name
+from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import StorageError
 from tests.journal.logs import DIRECTORY, EVERYTHING, ORDERS, Writer, first_since, flip
 
@@ -92,6 +93,22 @@ def test_a_start_that_finishes_a_deletion_believes_no_snapshot_of_another_log() 
     assert journal.oldest_offset == 6
     assert journal.newest_snapshot(EVERYTHING) == (6, PRODUCERS)
     assert "no batch of producer 8 ends at offset 11" in journal.take_removed_snapshots()[0]
+
+
+def test_a_log_start_that_was_not_synced_is_written_again_before_it_is_acknowledged() -> None:
+    broken = set[str]()
+    storage = SimulatedStorage(lambda _most: 0, breaks=lambda _operation, path: path in broken)
+    storage.make_directory(DIRECTORY)
+    storage.sync_directory("")
+    writer = rolled(storage)
+    writer.journal.sync()
+    broken.add(DIRECTORY)
+    with pytest.raises(StorageError, match="cannot sync"):
+        writer.journal.move_log_start(4)
+    broken.clear()
+    Journal(storage, ORDERS).move_log_start(4)
+    storage.lose_power()
+    assert Journal(storage, ORDERS).log_start_offset == 4
 
 
 def test_which_segments_nobody_needs() -> None:
