@@ -25,7 +25,6 @@ import json
 import os
 import queue
 import resource
-import signal
 import sys
 import threading
 import traceback
@@ -143,7 +142,6 @@ def serve(inbox: Inbox, answer_to: TextIO) -> None:
 
 def main(bytes_max: int) -> None:
     """The main function of the process: `python -m fencepost.lab.worker BYTES`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     limit_memory(bytes_max)
     # What a core prints must not be taken for an answer.
     answer_to = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -127,8 +127,11 @@ class PlayWorker:
 async def worker(limits: WorkLimits) -> AsyncGenerator[PlayWorker]:
     """A process that is killed at the end of the block, whatever it is doing."""
     command = [sys.executable, "-P", "-m", "fencepost.lab.worker", str(limits.memory_bytes_max)]
-    # Its errors go where the server's go. Files of the current directory are never imported (-P).
-    process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # Its errors go where the server's go. Files of the current directory are never imported (-P). Ctrl-C
+    # reaches the whole session of the terminal: in another one, not even the imports are interrupted.
+    process = await trio.lowlevel.open_process(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
     try:
         yield PlayWorker(process, limits)
     finally:

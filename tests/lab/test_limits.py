@@ -191,6 +191,13 @@ def test_no_process_is_left_behind(page: LabProcess, number: signal.Signals) -> 
         assert ended(descriptor)
 
 
+def test_ctrl_c_in_the_terminal_reaches_the_lab_only(page: LabProcess) -> None:
+    """It ends its processes itself. One that still imports would print a traceback."""
+    page.play()
+    session = os.getsid(page.process.pid)
+    assert all(os.getsid(child) != session for child in children_of(page.process.pid))
+
+
 def ended(descriptor: int) -> bool:
     """Waits for the end of a process, a minute at most."""
     try:
