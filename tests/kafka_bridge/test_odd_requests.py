@@ -30,6 +30,7 @@ API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS = 
 SYNC_GROUP, DESCRIBE_GROUPS, SASL_HANDSHAKE, DELETE_GROUPS, DESCRIBE_CLUSTER = 14, 15, 17, 42, 60
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 44
 CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE, DESCRIBE_TOPIC_PARTITIONS = 68, 69, 75
+DESCRIBE_PRODUCERS = 61
 TOPIC, GROUP = "orders", "readers"
 
 
@@ -715,6 +716,15 @@ def test_the_time_of_a_record_is_that_of_its_producer(wire: KafkaSocket) -> None
     ((part,),) = (topic.partitions for topic in fetch(wire, 12, topic="bits").responses)
     stored = [header for at, header in walk(part.records) if checksum_matches(part.records, at, header)]
     assert [header.attributes for header in stored] == [0, 0x80, 0x100]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ("a/b", ErrorCode.INVALID_TOPIC_EXCEPTION)],
+)
+def test_a_topic_that_is_not_there_has_no_producers(wire: KafkaSocket, name: str, error: ErrorCode) -> None:
+    told = ask(wire, DESCRIBE_PRODUCERS, 0, topics=[{"name": name, "partition_indexes": [0]}])
+    assert [part.error_code for topic in told.topics for part in topic.partitions] == [error]
 
 
 # --- reading -----------------------------------------------------------------------------------------------

@@ -139,7 +139,9 @@ def describe_producers(node: Node, request: m.DescribeProducers, to: ReplyTo, no
 def _producers(node: Node, key: TopicPartition) -> m.DescribedProducers:
     log = node.log_of(key)
     if isinstance(log, Refused):
-        return m.DescribedProducers(topic=key.topic, partition=key.partition, error=log.error, producers=())
+        is_name = topic_name_problem(key.topic) is None
+        error = log.error if is_name else ErrorCode.INVALID_TOPIC_EXCEPTION
+        return m.DescribedProducers(topic=key.topic, partition=key.partition, error=error, producers=())
     found = sorted(log.partition.producers.items())
     return m.DescribedProducers(
         topic=key.topic,
