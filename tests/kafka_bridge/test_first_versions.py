@@ -56,14 +56,19 @@ class KafkaSocket:
 
     def ask(self, api_key: int, version: int, **fields: Any) -> Any:
         schema: Any = load_request_schema(api_key, version)
-        header: Any = schema.__header_schema__
+        out = io.BytesIO()
+        entity_writer(schema)(out, schema(**fields))
+        return self.ask_bytes(api_key, version, out.getvalue())
+
+    def ask_bytes(self, api_key: int, version: int, request: bytes) -> Any:
+        """The response to the bytes of a request without its header."""
+        header: Any = load_request_schema(api_key, version).__header_schema__
         out = io.BytesIO()
         entity_writer(header)(
             out,
             header(request_api_key=api_key, request_api_version=version, correlation_id=7, client_id="old"),
         )
-        entity_writer(schema)(out, schema(**fields))
-        answer = self.exchange(out.getvalue())
+        answer = self.exchange(out.getvalue() + request)
         response = load_response_schema(api_key, version)
         _, size = entity_reader(response.__header_schema__)(memoryview(answer).toreadonly(), 0)
         return entity_reader(response)(memoryview(answer).toreadonly(), size)[0]

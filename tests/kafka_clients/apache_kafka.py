@@ -1,11 +1,11 @@
-"""A cluster of Apache Kafka on loopback: two brokers, the first of which is the controller, too."""
+"""A cluster of Apache Kafka on loopback: one or two brokers, the first of which is the controller, too."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -38,11 +38,11 @@ SETTINGS: Final = {
 
 @attrs.frozen
 class Cluster:
-    """The processes of two brokers."""
+    """The processes of its brokers."""
 
     address: str
-    directories: tuple[Path, Path]
-    processes: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]
+    directories: Sequence[Path]
+    processes: Sequence[subprocess.Popen[bytes]]
 
     def stop(self) -> None:
         """Stop the brokers in order, the controller last."""
@@ -52,31 +52,33 @@ class Cluster:
 
 
 @contextmanager
-def running(home: Path) -> Generator[Cluster]:
+def running(home: Path, *, brokers: int = 2) -> Generator[Cluster]:
     """Runs a new cluster for the block."""
-    ports = _free_ports(3)
-    files = [home / f"server{node}.properties" for node in (1, 2)]
-    for node, file in enumerate(files, 1):
-        settings = _settings(home, node, ports)
+    nodes = range(1, brokers + 1)
+    *ports, controller = _free_ports(brokers + 1)
+    files = [home / f"server{node}.properties" for node in nodes]
+    for node, port, file in zip(nodes, ports, files, strict=True):
+        settings = _settings(home, node, port, controller)
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         tools.process("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(file))
     address = f"127.0.0.1:{ports[0]}"
-    with subprocess.Popen(_command(files[0])) as first, subprocess.Popen(_command(files[1])) as second:
+    with ExitStack() as stack:
+        processes = [stack.enter_context(subprocess.Popen(_command(file))) for file in files]
         try:
             admin = ADMIN.AdminClient({"bootstrap.servers": address, "log_level": 0})
-            while len(admin.list_topics(timeout=START_S).brokers) < len(files):
-                assert first.poll() is None, "the first broker has died"
-                assert second.poll() is None, "the second broker has died"
-            yield Cluster(address, (home / "data1", home / "data2"), (first, second))
+            while len(admin.list_topics(timeout=START_S).brokers) < brokers:
+                for process in processes:
+                    assert process.poll() is None, "a broker has died"
+            yield Cluster(address, [home / f"data{node}" for node in nodes], processes)
         finally:
-            for process in (first, second):
+            for process in processes:
                 process.kill()
 
 
-def _settings(home: Path, node: int, ports: list[int]) -> Mapping[str, str]:
-    controller = f"127.0.0.1:{ports[2]}"
+def _settings(home: Path, node: int, port: int, controller_port: int) -> Mapping[str, str]:
+    controller = f"127.0.0.1:{controller_port}"
     is_controller = node == 1
-    listener = f"PLAINTEXT://127.0.0.1:{ports[node - 1]}"
+    listener = f"PLAINTEXT://127.0.0.1:{port}"
     return SETTINGS | {
         "node.id": str(node),
         "process.roles": "broker,controller" if is_controller else "broker",

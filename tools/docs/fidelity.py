@@ -466,14 +466,24 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="requests on which Kafka fails",
-        kafka="Some are never answered (4.3.1): an AlterConfigs that names a resource twice, a "
+        kafka="Some are never answered (4.3.1), such as an AlterConfigs that names a resource twice, a "
         "WriteTxnMarkers that names a partition twice or in which a marker names only unknown partitions, a "
         "Produce with null in place of records, an AddPartitionsToTxn 4 without transactions. Others get "
-        "UNKNOWN_SERVER_ERROR: a Metadata with an entry that has neither a name nor an id, a Fetch with a "
-        "negative limit of bytes, an IncrementalAlterConfigs with an unknown operation.",
+        "UNKNOWN_SERVER_ERROR, such as a Metadata with an entry that has neither a name nor an id, a Fetch "
+        "with a negative limit of bytes, an IncrementalAlterConfigs with an unknown operation.",
         here="What cannot be done is refused, and the other entries get their results. A negative limit is "
         "like 0.",
         because="Every request gets a reply.",
+        noticed="Only with hand-crafted requests.",
+    ),
+    Difference(
+        what="values that no client sends",
+        kafka="A Fetch that claims to be a follower's gets NOT_LEADER_OR_FOLLOWER, and one with a leader "
+        "epoch below -1 has none. A CreatePartitions with an empty list of assignments gets "
+        "INVALID_REPLICA_ASSIGNMENT. A Fetch with epoch 0 and without partitions opens a session.",
+        here="Each Fetch is a consumer's, and a leader epoch below -1 is too old. The empty list is like "
+        "null. There is no session without partitions.",
+        because="They need no code of their own.",
         noticed="Only with hand-crafted requests.",
     ),
     Difference(
