@@ -139,6 +139,20 @@ def test_a_cancelled_commit_is_unknown_and_says_so(tell: Callable[[Story], None]
     tell(story)
 
 
+def cancel_with_the_commit(producer: Any, cancel: Callable[[], object]) -> None:
+    """Cancels in the turn of the loop in which the reply to the next commit arrives."""
+    network = producer._driver.network
+    notify = network.notify
+
+    def notify_and_cancel(news: Hashable) -> None:
+        notify(news)
+        if news is TransactionCall.COMMIT:
+            network.notify = notify
+            cancel()
+
+    network.notify = notify_and_cancel
+
+
 @pytest.mark.parametrize("is_withdrawn", [True, False])
 def test_a_task_that_is_cancelled_when_the_reply_to_its_commit_arrives(
     broker: Broker, *, is_withdrawn: bool
@@ -148,15 +162,7 @@ def test_a_task_that_is_cancelled_when_the_reply_to_its_commit_arrives(
     """
 
     async def work(producer: AsyncProducer, task: asyncio.Task[Any]) -> None:
-        notify = producer._driver.network.notify  # pyright: ignore[reportPrivateUsage] - what wakes the task
-
-        def notify_and_cancel(news: Hashable) -> None:
-            notify(news)
-            if news is TransactionCall.COMMIT:
-                producer._driver.network.notify = notify  # pyright: ignore[reportPrivateUsage]
-                task.cancel()
-
-        producer._driver.network.notify = notify_and_cancel  # pyright: ignore[reportPrivateUsage]
+        cancel_with_the_commit(producer, task.cancel)
         async with producer.transaction():
             await producer.send("t", b"1")
         assert task.cancelling() == 1
@@ -185,14 +191,8 @@ def test_a_scope_that_ends_when_the_reply_to_its_commit_arrives(tell: Callable[[
     async def story(address: str) -> None:
         async with AsyncProducer(address, transactional_id="pay") as producer:
             await producer.init_transactions()
-            notify, scope = producer._driver.network.notify, anyio.CancelScope()  # pyright: ignore[reportPrivateUsage] - what wakes the task
-
-            def notify_and_cancel(news: Hashable) -> None:
-                notify(news)
-                if news is TransactionCall.COMMIT:
-                    scope.cancel()
-
-            producer._driver.network.notify = notify_and_cancel  # pyright: ignore[reportPrivateUsage]
+            scope = anyio.CancelScope()
+            cancel_with_the_commit(producer, scope.cancel)
             with scope:
                 async with producer.transaction():
                     await producer.send("t", b"1")
