@@ -54,6 +54,16 @@ from fencepost.client.errors import (
     refused,
 )
 from fencepost.client.group_offsets import NO_MEMBER, ConsumerGroupMetadata
+from fencepost.client.member_states import (
+    BEATING,
+    CALLING,
+    COMMITTING,
+    IN_BETWEEN,
+    MEMBER_STATES,
+    REFUSALS,
+    MemberInput,
+    MemberState,
+)
 from fencepost.client.metadata import CoordinatorOf
 from fencepost.client.retries import CallNumber, FinishedCall, PendingCalls
 from fencepost.client.settings import JOIN_GROUP_TIMEOUT_LAPSE_MS, LEAVE_TIMEOUT_MS, ConsumerSettings
@@ -71,105 +81,7 @@ from fencepost.protocol.fork import Shared
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, CoordinatorType, TopicPartition
 from fencepost.protocol.values import value
 
-
-class MemberState(Enum):
-    """The states of a member, in the circle above."""
-
-    UNJOINED = "unjoined"
-    REJOINING = "rejoining"
-    REVOKING = "revoking"
-    JOINING = "joining"
-    SYNCING = "syncing"
-    SYNCED = "synced"
-    ASSIGNING = "assigning"
-    STABLE = "stable"
-    FENCED = "fenced"
-    LEAVING = "leaving"
-    LEFT = "left"
-
-    __hash__ = object.__hash__  # Enum's own is written in Python
-
-
-class MemberInput(Enum):
-    """Events from the application, the coordinator and the clock."""
-
-    POLL = "poll"
-    RETURNED = "callbacks returned"
-    JOINED = "joined"
-    ID_GIVEN = "member id given"
-    SYNCED = "synced"
-    REBALANCE = "group rebalances"
-    EXPELLED = "expelled"
-    FENCED = "instance id taken"
-    REFUSED = "refused"
-    LEAVE = "leave"
-
-    __hash__ = object.__hash__
-
-
-MemberTable = dict[MemberState, dict[MemberInput, MemberState]]
 _S, _I = MemberState, MemberInput
-
-_USUAL: Final = {
-    _I.REBALANCE: _S.REJOINING,
-    _I.EXPELLED: _S.UNJOINED,
-    _I.FENCED: _S.FENCED,
-    _I.LEAVE: _S.LEAVING,
-}
-"""What most states do when the group changes, or the application leaves."""
-
-MEMBER_STATES: Final[MemberTable] = {
-    _S.UNJOINED: {_I.POLL: _S.REVOKING, _I.LEAVE: _S.LEAVING},
-    _S.REJOINING: {**_USUAL, _I.POLL: _S.REVOKING, _I.REFUSED: _S.REJOINING},
-    _S.REVOKING: {
-        **_USUAL,
-        _I.POLL: _S.REVOKING,
-        _I.RETURNED: _S.JOINING,
-        _I.REBALANCE: _S.REVOKING,
-        _I.EXPELLED: _S.REVOKING,  # it joins next, as a new member
-        _I.REFUSED: _S.REVOKING,
-    },
-    _S.JOINING: {
-        **_USUAL,
-        _I.POLL: _S.JOINING,
-        _I.ID_GIVEN: _S.JOINING,
-        _I.JOINED: _S.SYNCING,
-        _I.REFUSED: _S.UNJOINED,
-    },
-    _S.SYNCING: {**_USUAL, _I.POLL: _S.SYNCING, _I.SYNCED: _S.SYNCED, _I.REFUSED: _S.UNJOINED},
-    # After a rebalance here, the share is outdated before the application has seen it.
-    _S.SYNCED: {**_USUAL, _I.POLL: _S.ASSIGNING, _I.REFUSED: _S.REJOINING},
-    _S.ASSIGNING: {
-        **_USUAL,
-        _I.POLL: _S.ASSIGNING,
-        _I.RETURNED: _S.STABLE,
-        _I.REBALANCE: _S.ASSIGNING,  # events during a callback are kept until STABLE
-        _I.EXPELLED: _S.ASSIGNING,
-        _I.REFUSED: _S.ASSIGNING,
-    },
-    _S.STABLE: {**_USUAL, _I.POLL: _S.STABLE, _I.REFUSED: _S.STABLE},
-    # Another process has the same group_instance_id: joining again would fence it in turn (KIP-345).
-    _S.FENCED: {_I.POLL: _S.FENCED, _I.LEAVE: _S.LEAVING},
-    _S.LEAVING: {_I.POLL: _S.LEAVING, _I.RETURNED: _S.LEFT, _I.LEAVE: _S.LEAVING},
-    _S.LEFT: {_I.POLL: _S.LEFT, _I.LEAVE: _S.LEFT},
-}
-
-REFUSALS: Final[dict[ErrorCode, MemberInput]] = {
-    ErrorCode.MEMBER_ID_REQUIRED: _I.ID_GIVEN,
-    ErrorCode.REBALANCE_IN_PROGRESS: _I.REBALANCE,
-    ErrorCode.ILLEGAL_GENERATION: _I.EXPELLED,
-    ErrorCode.UNKNOWN_MEMBER_ID: _I.EXPELLED,
-    ErrorCode.FENCED_INSTANCE_ID: _I.FENCED,
-}
-"""The event for an error of the coordinator; any other is REFUSED, and poll() raises it."""
-
-_BEATING: Final = frozenset({_S.REJOINING, _S.REVOKING, _S.SYNCING, _S.SYNCED, _S.ASSIGNING, _S.STABLE})
-"""States with heartbeats. The coordinator expects none while a member joins."""
-_CALLING: Final = frozenset({_S.REVOKING, _S.ASSIGNING, _S.LEAVING})
-"""States that wait for a callback."""
-_COMMITTING: Final = frozenset({_S.STABLE, _S.REJOINING, _S.REVOKING, _S.ASSIGNING, _S.LEAVING})
-"""States in which the generation was current at the last heartbeat."""
-_IN_BETWEEN: Final = frozenset({_S.JOINING, _S.SYNCING, _S.SYNCED})
 
 _COMMIT_REFUSALS: Final = {
     ErrorCode.ILLEGAL_GENERATION: CommitFailed,
@@ -325,7 +237,7 @@ class GroupMember:
         """The callback has ended, normally or with an exception."""
         done = self._pending[0]
         # A member that was fenced meanwhile skips the remaining callbacks.
-        self._pending = self._pending[1:] if self.state in _CALLING else ()
+        self._pending = self._pending[1:] if self.state in CALLING else ()
         if self.state is not _S.ASSIGNING:
             self.assigned = tuple(where for where in self.assigned if where not in done.partitions)
         elif done.event is RebalanceEvent.REVOKED:
@@ -333,7 +245,7 @@ class GroupMember:
         self._go_on_if_returned(now)
 
     def _go_on_if_returned(self, now: int) -> None:
-        if self._pending or self.state not in _CALLING:
+        if self._pending or self.state not in CALLING:
             return
         if self.state is _S.REVOKING and self.generation_id == NO_GENERATION and self.assigned:
             # Expelled during the callback: others may read what it has kept.
@@ -369,13 +281,13 @@ class GroupMember:
 
     def commit_problem(self) -> Failure | None:
         """Why the coordinator would reject a commit now, or None."""
-        if self.state in _COMMITTING and self.generation_id != NO_GENERATION:
+        if self.state in COMMITTING and self.generation_id != NO_GENERATION:
             return None
         if self.state is _S.FENCED:
             return refused(
                 FencedInstanceId, ErrorCode.FENCED_INSTANCE_ID, f"commit in group {self.group_id!r}"
             )
-        if self.state in _IN_BETWEEN:
+        if self.state in IN_BETWEEN:
             because = f"group {self.group_id!r} is between two generations"
             return Failure(RebalanceInProgress, because=because, error=ErrorCode.REBALANCE_IN_PROGRESS)
         because = f"this consumer is no longer a member of group {self.group_id!r}"
@@ -401,7 +313,7 @@ class GroupMember:
         if state not in (_S.JOINING, _S.SYNCING):
             self._group_call = self._cancelled(self._group_call)
             self._joined = None
-        if state not in _BEATING:
+        if state not in BEATING:
             self._beat_call = self._cancelled(self._beat_call)
 
     def _cancelled(self, number: int | None) -> None:
@@ -616,7 +528,7 @@ class GroupMember:
         """Does what is due at `now` and needs no call by the application."""
         if self._joined is not None:
             self._lead(self._joined, now)
-        if self.state not in _BEATING:
+        if self.state not in BEATING:
             return
         if now >= self._polled_at + self._settings.max_poll_interval_ms:
             self._give_up_membership(now)
@@ -665,7 +577,7 @@ class GroupMember:
 
     def wake_at(self) -> int | None:
         """When `step` has something to do, apart from replies."""
-        if self.state not in _BEATING or self.generation_id == NO_GENERATION:
+        if self.state not in BEATING or self.generation_id == NO_GENERATION:
             return None
         at = self._polled_at + self._settings.max_poll_interval_ms
         if self._beat_call is None:

@@ -16,7 +16,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.effects import CallAnswered, Effect, SendRequest, WakeAt, WarnProgram
 from fencepost.client.errors import ClientError
-from fencepost.client.group_member import MemberState
+from fencepost.client.member_states import MemberState
 from fencepost.client.metadata import CoordinatorOf
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol.errors import ErrorCode

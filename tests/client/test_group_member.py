@@ -10,7 +10,7 @@ from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_problems import REFUSAL_PATIENCE_MS
 from fencepost.client.effects import SendRequest
 from fencepost.client.errors import WrongState
-from fencepost.client.group_member import MEMBER_STATES, MemberInput, MemberState
+from fencepost.client.member_states import MEMBER_STATES, MemberInput, MemberState
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint, fork

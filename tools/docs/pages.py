@@ -40,7 +40,7 @@ from fencepost.broker.settings import ConnectionSettings, NodeSettings
 from fencepost.broker.transactions.init_producer_id import GRANTS, INIT_CHECKS, Expectation
 from fencepost.broker.transactions.tables import END_VERSION_0, END_VERSION_2, MOVES, CoordinatorInput
 from fencepost.cli.serve import SET_OTHERWISE
-from fencepost.client.group_member import MEMBER_STATES, MemberState
+from fencepost.client.member_states import MEMBER_STATES, MemberState
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
 from fencepost.faults.phrases import ActionKind, PointKind
 from fencepost.kafka_bridge.apis import SERVED

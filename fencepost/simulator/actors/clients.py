@@ -41,8 +41,9 @@ from fencepost.client.errors import (
     TransactionAborted,
     WrongState,
 )
-from fencepost.client.group_member import MemberState, RebalanceEvent, RebalanceListener
+from fencepost.client.group_member import RebalanceEvent, RebalanceListener
 from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetadata, with_metadata
+from fencepost.client.member_states import MemberState
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.producer_calls import ProducerCalls
 from fencepost.client.reading import Reading
