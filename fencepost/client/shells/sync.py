@@ -144,7 +144,9 @@ class Producer(ProducerClient[SendFuture, Driver]):
         headers: Headers | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> SendFuture:
-        """Like `send`, but never waits: BufferFull without room, UnknownTopic before the metadata arrives."""
+        """Like `send`, but never waits: BufferFull without room, UnknownTopic while the topic or the
+        partition is not known.
+        """
         key, value = self._serialize(key, value)
         record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers, on_delivery)
         place = self._driver.do(partial(self._calls.append_nowait, record))
