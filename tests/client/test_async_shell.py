@@ -187,6 +187,26 @@ def test_a_task_that_is_cancelled_when_the_reply_to_its_commit_arrives(
     anyio.run(limited, story, broker.address, backend="asyncio")
 
 
+def test_a_cancelled_commit_is_unknown_after_the_end_of_its_producer(broker: Broker) -> None:
+    """The cancellation that it replaces does not come back in the waits of close(), and hide it."""
+
+    async def work(address: str) -> None:
+        async with AsyncProducer(address, transactional_id="pay") as producer:
+            await producer.init_transactions()
+            async with producer.transaction():
+                await producer.send("t", b"x")
+
+    async def story(address: str) -> None:
+        with Proxy(address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
+            task = asyncio.create_task(work(proxy.address))
+            assert await anyio.to_thread.run_sync(proxy.withheld.wait, PATIENCE_S)
+            task.cancel()
+            with pytest.raises(CommitOutcomeUnknown):
+                await task
+
+    anyio.run(limited, story, broker.address, backend="asyncio")
+
+
 def test_a_scope_that_ends_when_the_reply_to_its_commit_arrives(tell: Callable[[Story], None]) -> None:
     async def story(address: str) -> None:
         async with AsyncProducer(address, transactional_id="pay") as producer:

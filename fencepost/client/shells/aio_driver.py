@@ -157,9 +157,9 @@ class AsyncDriver(NetworkDriver):
                     interruption = problem  # cancelled, or an error of the callback: the script decides
                     continue
                 self.call_back()
-                if problem is not interruption and isinstance(interruption, self.cancelled):
-                    _cancel_again(interruption)
                 if isinstance(problem, StopIteration):
+                    if isinstance(interruption, self.cancelled):
+                        _cancel_again(interruption)
                     return problem.value
                 raise
 
@@ -352,10 +352,10 @@ class AsyncDriver(NetworkDriver):
 
 
 def _cancel_again(cancellation: BaseException) -> None:
-    """A script has ended with its result and not with the cancellation of its task: a commit is never silent.
-    asyncio delivers a cancellation once, so the task would never hear of it. It is cancelled where it waits
-    next, unless the cancellation is withdrawn before, as at the end of asyncio.timeout(). On trio, a
-    cancelled scope does that itself.
+    """A script has returned its result in place of the cancellation of its task, as a commit does. asyncio
+    delivers a cancellation once, so the task would never hear of it: it is cancelled where it waits next,
+    unless the cancellation is withdrawn before, as at the end of asyncio.timeout(). On trio, a cancelled
+    scope does that itself.
     """
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or not isinstance(cancellation, asyncio.CancelledError):
