@@ -202,10 +202,8 @@ class Accumulator:
 
     def is_open(self, batch: ProducerBatch) -> bool:
         """Whether the batch accepts records."""
-        route = self._routes.get(batch.topic)
-        return (
-            route is not None and batch.partition < len(route.open) and route.open[batch.partition] is batch
-        )
+        slots = self._routes[batch.topic].open
+        return batch.partition < len(slots) and slots[batch.partition] is batch
 
     def close_all(self) -> None:
         """Closes every open batch: a flush."""
