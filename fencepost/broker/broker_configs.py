@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple
 
 from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.limits import REQUEST_PARTITIONS
-from fencepost.broker.log_config import UNLIMITED, integer, ratio
+from fencepost.broker.log_config import SEGMENT_BYTES_MIN, UNLIMITED, cleanup_policy, integer, ratio
 from fencepost.broker.settings import QUEUED_BYTES_MIN, NodeSettings
 from fencepost.broker.transactions.tables import NEWEST, TRANSACTION_VERSIONS
 from fencepost.faults.grammar import suggestion
+from fencepost.journal.journal import SEGMENT_BYTES_MAX
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
 
 INTERNAL_SEGMENT_BYTES_MIN: Final = 1 << 14
-INTERNAL_SEGMENT_BYTES_MAX: Final = 1 << 30
 _HIGHEST: Final = {ConfigType.INT: INT32_MAX, ConfigType.LONG: INT64_MAX}
 _FIELDS: Final = {"transaction.partition.verification.enable": "partition_verification"}
 _BOOLEANS: Final = {"true": True, "false": False}
@@ -46,6 +46,8 @@ class BrokerConfig(NamedTuple):
                 return _BOOLEANS[text]
             case ConfigType.DOUBLE:
                 return ratio(text)
+            case ConfigType.LIST:
+                return cleanup_policy(text)
             case _:
                 highest = _HIGHEST[self.config_type] if self.highest is None else self.highest
                 return integer(self.lowest, highest)(text)
@@ -58,6 +60,8 @@ class BrokerConfig(NamedTuple):
                 return "true, false"
             case ConfigType.DOUBLE:
                 return "0 to 1"
+            case ConfigType.LIST:
+                return "delete, compact, or both"
             case _ if self.highest is None:
                 return f"at least {self.lowest:,}"
             case _:
@@ -69,7 +73,7 @@ def _by_name(*configs: BrokerConfig) -> Mapping[str, BrokerConfig]:
 
 
 _BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
-_SEGMENT: Final = (_INT, INTERNAL_SEGMENT_BYTES_MIN, INTERNAL_SEGMENT_BYTES_MAX)
+_SEGMENT: Final = (_INT, INTERNAL_SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
 # Internal topics are created at first use, whatever the limits of a cluster are.
 _PARTITIONS: Final = (_INT, 1, REQUEST_PARTITIONS.value)
 
@@ -93,6 +97,9 @@ NODE_CONFIGS: Final = _by_name(
     BrokerConfig("producer.id.expiration.check.interval.ms", _INT, 1),
     BrokerConfig("offsets.retention.minutes", _INT, 1),
     BrokerConfig("offsets.retention.check.interval.ms", _LONG, 1),
+    BrokerConfig("log.cleanup.policy", ConfigType.LIST),
+    BrokerConfig("log.segment.bytes", _INT, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
+    BrokerConfig("log.roll.ms", _LONG, 1),
     BrokerConfig("log.retention.ms", _LONG, UNLIMITED),
     BrokerConfig("log.retention.bytes", _LONG, UNLIMITED),
     BrokerConfig("log.retention.check.interval.ms", _LONG, 1),

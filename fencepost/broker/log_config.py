@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import attrs
 
 from fencepost.broker.fixed_configs import FIXED_CONFIGS
-from fencepost.journal.journal import SEGMENT_BYTES, SEGMENT_BYTES_MAX, SEGMENT_MS, JournalSettings
+from fencepost.journal.journal import SEGMENT_BYTES_MAX, JournalSettings
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
 
 COMPACT: Final = "compact"
@@ -31,11 +31,11 @@ INTERNAL_ACTIVE_BYTES_MAX: Final = 16_384  # a start reads up to this much of ea
 class LogConfig:
     """The settings of one topic's logs (LogConfig). Times are in ms."""
 
-    cleanup_policy: tuple[str, ...] = (DELETE,)
+    cleanup_policy: tuple[str, ...]
     retention_ms: int
     retention_bytes: int
-    segment_bytes: int = SEGMENT_BYTES
-    segment_ms: int = SEGMENT_MS
+    segment_bytes: int
+    segment_ms: int
     active_bytes_max: int = SEGMENT_BYTES_MAX  # the cleaner rolls an active segment of this size
     delete_retention_ms: int
     min_cleanable_dirty_ratio: float
@@ -91,7 +91,7 @@ def ratio(text: str) -> float:
     return value
 
 
-def _policy(text: str) -> tuple[str, ...]:
+def cleanup_policy(text: str) -> tuple[str, ...]:
     policies = tuple(dict.fromkeys(listed(text)))  # as in Kafka, a repetition does not count
     if set(policies) - {COMPACT, DELETE}:
         raise ValueError(f"it must be {DELETE}, {COMPACT}, or both, separated by a comma")
@@ -125,13 +125,13 @@ class TopicSetting(NamedTuple):
 
     @property
     def field(self) -> str:
-        """The broker's setting as a field of NodeSettings, which does not have all of them."""
+        """The broker's setting as a field of NodeSettings."""
         return self.of_broker.replace(".", "_")
 
 
 _LONG, _INT = ConfigType.LONG, ConfigType.INT
 TOPIC_CONFIGS: Final[Mapping[str, TopicSetting]] = {
-    "cleanup.policy": TopicSetting(_policy, ConfigType.LIST, "log.cleanup.policy"),
+    "cleanup.policy": TopicSetting(cleanup_policy, ConfigType.LIST, "log.cleanup.policy"),
     "delete.retention.ms": TopicSetting(integer(0, INT64_MAX), _LONG, "log.cleaner.delete.retention.ms"),
     "max.compaction.lag.ms": TopicSetting(integer(1, INT64_MAX), _LONG, "log.cleaner.max.compaction.lag.ms"),
     "max.message.bytes": TopicSetting(integer(0, INT32_MAX), _INT, "message.max.bytes"),

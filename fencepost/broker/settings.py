@@ -15,6 +15,7 @@ from fencepost.broker.check_tables import Check, Looked, in_force
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
 from fencepost.broker.log_config import (
     COMPACT,
+    DELETE,
     INTERNAL_ACTIVE_BYTES_MAX,
     INTERNAL_DELETE_RETENTION_MS,
     UNLIMITED,
@@ -23,6 +24,7 @@ from fencepost.broker.log_config import (
 from fencepost.broker.partitions import checks
 from fencepost.broker.partitions.checks import MarkerCheck, WriteCheck
 from fencepost.broker.transactions.tables import NEWEST, TransactionVersion
+from fencepost.journal.journal import SEGMENT_BYTES, SEGMENT_MS
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
@@ -100,6 +102,9 @@ class NodeSettings:
     producer_id_expiration_check_interval_ms: int = 600_000
     offsets_retention_minutes: int = 10_080  # a week
     offsets_retention_check_interval_ms: int = 600_000
+    log_cleanup_policy: tuple[str, ...] = (DELETE,)
+    log_segment_bytes: int = SEGMENT_BYTES
+    log_roll_ms: int = SEGMENT_MS
     log_retention_ms: int = 604_800_000  # a week
     log_retention_bytes: int = UNLIMITED
     log_retention_check_interval_ms: int = 300_000
@@ -169,6 +174,9 @@ class NodeSettings:
     def log_config(self) -> LogConfig:
         """How logs are kept if their topic has no settings of its own."""
         return LogConfig(
+            cleanup_policy=self.log_cleanup_policy,
+            segment_bytes=self.log_segment_bytes,
+            segment_ms=self.log_roll_ms,
             retention_ms=self.log_retention_ms,
             retention_bytes=self.log_retention_bytes,
             delete_retention_ms=self.log_cleaner_delete_retention_ms,
@@ -187,7 +195,9 @@ class NodeSettings:
             delete_retention_ms=min(self.log_cleaner_delete_retention_ms, INTERNAL_DELETE_RETENTION_MS),
         )
         return {
-            CLUSTER_METADATA_TOPIC: attrs.evolve(self.log_config, cleanup_policy=()),
+            CLUSTER_METADATA_TOPIC: attrs.evolve(
+                self.log_config, cleanup_policy=(), segment_bytes=SEGMENT_BYTES, segment_ms=SEGMENT_MS
+            ),
             TRANSACTION_STATE_TOPIC: attrs.evolve(
                 compacted, segment_bytes=self.transaction_state_log_segment_bytes
             ),

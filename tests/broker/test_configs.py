@@ -6,12 +6,14 @@ import attrs
 import pytest
 
 from fencepost.broker.broker_configs import NODE_CONFIGS
+from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.expiration import scan_if_due
 from fencepost.broker.fixed_configs import FIXED_CONFIGS
 from fencepost.broker.limits import REQUEST_PARTITIONS
-from fencepost.broker.log_config import TOPIC_CONFIGS
+from fencepost.broker.log_config import SEGMENT_BYTES_MIN, TOPIC_CONFIGS
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import Scan
+from fencepost.journal.journal import JournalSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.records import build_data_batch
@@ -332,6 +334,29 @@ def test_retention_and_segments_follow_a_change() -> None:
     assert journal.log_start_offset >= 2
     alter(story, "orders", ("segment.ms", DELETE, None))
     assert journal.settings == before
+
+
+def test_the_logs_of_a_topic_without_own_settings_follow_the_broker() -> None:
+    settings = attrs.evolve(
+        SETTINGS, log_cleanup_policy=("compact",), log_segment_bytes=SEGMENT_BYTES_MIN, log_roll_ms=5_000
+    )
+    story = Story(settings=settings)
+    create(story, "mine", cleanup_policy="delete")
+    mine = TopicPartition("mine", 0)
+    for key, error in ((ORDERS, ErrorCode.INVALID_RECORD), (mine, ErrorCode.NONE)):
+        batch = build_data_batch([b"x"], base_timestamp=story.now)
+        assert produced(story.ask(produce_batches({key: batch}, name=None)))[key].error is error
+    for name, value in (("segment.bytes", str(SEGMENT_BYTES_MIN)), ("segment.ms", "5000")):
+        for topic in ("orders", "mine"):
+            assert (setting(story, topic, name).value, setting(story, topic, name).source) == (value, BROKER)
+    assert values_of(setting(story, "orders", "cleanup.policy")) == [
+        ("log.cleanup.policy", "compact", BROKER),
+        ("log.cleanup.policy", "delete", DEFAULT),
+    ]
+    journal = story.host.held[mine].journal
+    assert journal.settings == JournalSettings(segment_bytes=SEGMENT_BYTES_MIN, segment_ms=5_000)
+    metadata = story.host.held[METADATA_PARTITION].journal
+    assert metadata.settings == JournalSettings()
 
 
 def test_records_without_keys_leave_a_topic_that_becomes_compacted() -> None:

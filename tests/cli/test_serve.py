@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -35,6 +35,7 @@ def test_settings_of_the_node_and_of_its_connections_are_overridden(monkeypatch:
         "auto.create.topics.enable=false",
         "log.cleaner.min.cleanable.ratio=0.1",
         "log.retention.ms=-1",
+        "log.cleanup.policy=compact, delete",
         "max.connections=7",
     )
     assert settings.node == NodeSettings(
@@ -42,6 +43,7 @@ def test_settings_of_the_node_and_of_its_connections_are_overridden(monkeypatch:
         auto_create_topics_enable=False,
         log_cleaner_min_cleanable_ratio=0.1,
         log_retention_ms=-1,
+        log_cleanup_policy=("compact", "delete"),
     )
     assert settings.connections == ConnectionSettings(max_connections=7)
 
@@ -49,7 +51,8 @@ def test_settings_of_the_node_and_of_its_connections_are_overridden(monkeypatch:
 @pytest.mark.parametrize("config", NODE_CONFIGS.values(), ids=lambda config: config.name)
 def test_each_setting_of_a_node_has_a_field_and_reads_its_default(config: Any) -> None:
     default = getattr(NodeSettings(), config.field)
-    assert config.parse(str(default).lower()) == default
+    text = ",".join(cast("tuple[str, ...]", default)) if isinstance(default, tuple) else str(default).lower()
+    assert config.parse(text) == default
 
 
 @pytest.mark.parametrize("config", CONNECTION_CONFIGS.values(), ids=lambda config: config.name)

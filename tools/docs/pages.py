@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 from kio.index import UnknownEntity, load_request_schema
@@ -345,6 +345,8 @@ def _default(value: Any) -> str:
             return str(value).lower()
         case int():
             return f"{value:,}"
+        case tuple():
+            return ",".join(cast("tuple[str, ...]", value))
         case _:
             return str(value)
 

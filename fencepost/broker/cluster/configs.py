@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
-import attrs
-
 from fencepost.broker.broker_configs import NODE_CONFIGS
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Refused, Reply, ReplyTo
@@ -23,7 +21,6 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import ASKED_NODE, ConfigSource, ConfigType, topic_name_problem
 
 _DEFAULTS: Final = NodeSettings()
-_FIELDS: Final = frozenset(field.name for field in attrs.fields(NodeSettings))
 
 
 # Of these, Kafka's brokers have no default: if they are not set, others count, such as log.retention.hours.
@@ -79,11 +76,7 @@ def _described(node: Node, topic: str, own: Mapping[str, str]) -> Iterator[m.Des
         # Internal topics have settings of their own that are in no record.
         is_own = name in own or value != getattr(of_broker, field)
         values: _NamedValues = [(name, _Value(_text(value), ConfigSource.TOPIC))] if is_own else []
-        if setting.field in _FIELDS:
-            values += [(setting.of_broker, each) for each in _values(node.settings, setting.field)]
-        else:
-            fallback = _Value(_text(getattr(of_broker, field)), ConfigSource.DEFAULT)
-            values.append((setting.of_broker, fallback))
+        values += [(setting.of_broker, each) for each in _values(node.settings, setting.field)]
         yield _config(name, values, setting.config_type, is_read_only=False)
     for name, fixed in FIXED_CONFIGS.items():
         values = [(name, _Value(fixed.value, ConfigSource.TOPIC))] if name in own else []

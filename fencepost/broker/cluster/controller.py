@@ -440,7 +440,7 @@ def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | N
         if setting is not None and setting.config_type is not ConfigType.LIST:
             because = f"{change.name} is not a list: nothing can be added to it or removed from it"
             return Refused(ErrorCode.INVALID_CONFIG, because)
-        # A list that the topic does not have yet starts as the broker's own, which is always `delete`.
+        # A list that the topic does not have yet starts as Kafka's default, whatever the broker's is.
         value = _changed_list(DELETE if own is None else own, change.operation, listed(value))
     return _config_problem(change.name, value) or value
 

@@ -356,7 +356,8 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
 def _refused_keys(node: Node, incoming: Incoming) -> Refused | None:
     """Why the batch may not enter a compacted topic, in which every record has a key."""
     topic = node.cluster.topics.get(incoming.key.topic)
-    if topic is None or COMPACT not in topic.configs.get("cleanup.policy", ""):
+    own = None if topic is None else topic.configs.get("cleanup.policy")
+    if COMPACT not in (node.settings.log_cleanup_policy if own is None else own):
         return None
     reply = node.partial_replies[incoming.ticket]
     seen = checks.check_keys(incoming.header, incoming.records, work_max=reply.work_left)
