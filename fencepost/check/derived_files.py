@@ -34,7 +34,7 @@ from fencepost.journal.manifest import SegmentSummary, lost_segments
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
 from fencepost.log_model.partitions import LoggedAbort, ModelProducer
 from fencepost.protocol.checksum import crc32c
-from fencepost.protocol.terms import NO_COORDINATOR_EPOCH, NO_OFFSET, NO_SEQUENCE, parse_topic_id
+from fencepost.protocol.terms import NO_COORDINATOR_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TOPIC_ID, parse_topic_id
 
 ABORTED_SUFFIX: Final = ".txnindex"
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ABORTED_SUFFIX)
@@ -505,6 +505,10 @@ class DerivedFiles:
         if not isinstance(start, int):
             self.findings.problem(place, "its log_start_offset is missing or malformed", DELETED)
             return 0
+        ids = {_topic_id_of(each) for each in (content, manifest) if each is not None} - {None, NO_TOPIC_ID}
+        if len(ids) > 1:
+            self.findings.problem(place, "its topic id is not that of the manifest", REFUSED)
+            return 0
         if start > self.log.end_offset:
             self.findings.problem(place, f"it says {start}, but the log ends at {self.log.end_offset}", LOST)
         elif manifest is not None and manifest["log_start_offset"] > max(start, self.log.start_offset):
@@ -564,10 +568,10 @@ def _why_torn(data: bytes) -> str:
     return "" if size == count * _SNAPSHOT_ENTRY.size else f"{size} bytes are not {count} producers"
 
 
-def _topic_id_of(manifest: Object) -> bytes | None:
-    """The topic id in a manifest, None if it is missing or malformed."""
+def _topic_id_of(content: Object) -> bytes | None:
+    """The topic id in a manifest or log start, None if it is missing or malformed."""
     try:
-        return parse_topic_id(manifest["topic_id"])
+        return parse_topic_id(content["topic_id"])
     except (KeyError, TypeError, ValueError):
         return None
 

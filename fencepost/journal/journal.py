@@ -320,7 +320,7 @@ class Journal:
         if start > self._durable_start:
             with self._writing():
                 # Only the number is written now. `remove_deleted`, or the next start, deletes the files.
-                write_log_start(self._storage, self._directory, start)
+                write_log_start(self._storage, self._directory, start, self.topic_id)
             self.log_start_offset = self._durable_start = start
         return self.batch_start(offset)
 

@@ -20,9 +20,9 @@ log start moves back only to the end of a log that lost its deleted records with
 # They are JSON for the people who look into a directory; together they are a few hundred bytes per segment.
 # Each has a checksum and names its own path: a directory that was renamed or swapped with another one must
 # not be served under its new name. The entry of a segment has the checksum of its last batch, which tells its
-# log file from that of another log. The manifest also has the id of its topic, because a directory of the
-# same name may come from another cluster, or from a topic that was deleted. Kafka has the id in a file of its
-# own, `partition.metadata`, and refuses a log of another topic (KIP-516, InconsistentTopicIdException).
+# log file from that of another log. Manifest and log start also have the id of their topic, because a file of
+# the same name may come from another cluster, or from a topic that was deleted. Kafka has the id in a file of
+# its own, `partition.metadata`, and refuses a log of another topic (KIP-516, InconsistentTopicIdException).
 
 from __future__ import annotations
 
@@ -266,16 +266,23 @@ LOG_START_FILE: Final = "log-start-offset.json"
 LOG_START_VERSION: Final = 2
 
 
-def read_log_start(storage: StorageReader, directory: str) -> int:
-    """The last log start that was written, 0 if there is none. DamagedLog when it is damaged: a guess would
-    show records that were deleted, or hide others.
+def read_log_start(storage: StorageReader, directory: str, topic_id: bytes = NO_TOPIC_ID) -> int:
+    """The last log start that was written, 0 if there is none. DamagedLog when it is damaged, or of another
+    topic than `topic_id`: a guess would show records that were deleted, or delete others.
     """
     place = f"{directory}/{LOG_START_FILE}"
     data = storage.read_file(place)
     if data is None:
         return 0
     try:
-        return int(decode_json(data, place=place, version=LOG_START_VERSION)["log_start_offset"])
+        content = decode_json(data, place=place, version=LOG_START_VERSION)
+        found = parse_topic_id(content["topic_id"])
+        if NO_TOPIC_ID not in (found, topic_id) and found != topic_id:
+            found_id, known_id = spell_topic_id(found), spell_topic_id(topic_id)
+            raise CorruptIndex(
+                f"it was written for a topic with id {found_id}, but this one has id {known_id}"
+            )
+        return int(content["log_start_offset"])
     except MisplacedFile as problem:
         raise misplaced(storage, directory, problem) from problem
     except (CorruptIndex, KeyError, TypeError, ValueError) as problem:
@@ -283,11 +290,21 @@ def read_log_start(storage: StorageReader, directory: str) -> int:
         raise DamagedLog(storage.location, f"{place} is damaged ({problem}). {stake}") from problem
 
 
-def write_log_start(storage: Storage, directory: str, offset: int) -> None:
+def log_start_topic_id(storage: StorageReader, directory: str) -> bytes:
+    """The topic id in the log start; NO_TOPIC_ID without an intact one."""
+    place = f"{directory}/{LOG_START_FILE}"
+    try:
+        data = storage.read_file(place) or b""
+        return parse_topic_id(decode_json(data, place=place, version=LOG_START_VERSION)["topic_id"])
+    except (CorruptIndex, KeyError, TypeError, ValueError):
+        return NO_TOPIC_ID
+
+
+def write_log_start(storage: Storage, directory: str, offset: int, topic_id: bytes = NO_TOPIC_ID) -> None:
     """Write a log start, durably: records below it must never be readable again."""
     place = f"{directory}/{LOG_START_FILE}"
-    content = encode_json({"format": LOG_START_VERSION, "log_start_offset": offset}, place=place)
-    storage.replace(place, content, durable=True)
+    content = {"format": LOG_START_VERSION, "topic_id": spell_topic_id(topic_id), "log_start_offset": offset}
+    storage.replace(place, encode_json(content, place=place), durable=True)
 
 
 def deletable(bases: Sequence[int], log_start_offset: int, *, snapshots: Collection[int]) -> list[int]:

@@ -139,7 +139,7 @@ class Recovery:
         self._where: str | None = None
         self._cut: Segment | None = None
         self._replaced: list[Segment] = []
-        self._stored_log_start = read_log_start(storage, directory) if LOG_START_FILE in self._files else 0
+        self._stored_log_start = 0
 
     def recover(self, *, clean_mark: SyncedSegment | None, is_known: bool, topic_id: bytes) -> RecoveredLog:
         """Recover the log; create its first segment if there is none. DamagedLog if it lacks what was
@@ -155,6 +155,8 @@ class Recovery:
             if other_topic:
                 raise ForeignLog(self._storage.location, f"{self._directory}: {other_topic}")
             topic_id = self._manifest.topic_id if topic_id == NO_TOPIC_ID else topic_id
+        if LOG_START_FILE in self._files:
+            self._stored_log_start = read_log_start(self._storage, self._directory, topic_id)
         checkpoint = self._read_witness(CHECKPOINT_FILE, decode_checkpoint) or []
         sizes = self._sweep()
         synced = checkpoint if clean_mark is None else [*checkpoint, clean_mark]
@@ -177,7 +179,7 @@ class Recovery:
         start, end = self._segments[0].base_offset, self._segments[-1].end_offset
         if self._stored_log_start > end:
             # A loss of power took the end of the deleted records. The next ones get their offsets.
-            write_log_start(self._storage, self._directory, end)
+            write_log_start(self._storage, self._directory, end, topic_id)
         return RecoveredLog(
             segments=self._segments,
             synced=still_synced,

@@ -107,7 +107,7 @@ def _repair(storage: Storage, plan: LogPlan) -> list[str]:
     for path in plan.log.strays:
         storage.remove(path)
     if plan.log_start is not None:
-        write_log_start(storage, directory, plan.log_start)
+        write_log_start(storage, directory, plan.log_start, plan.topic_id)
     for path in plan.derived:
         if path == f"{directory}/{MANIFEST_FILE}" and plan.topic_id != NO_TOPIC_ID:
             manifest = _manifest_of(plan, read_log_start(storage, directory))

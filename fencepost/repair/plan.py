@@ -303,7 +303,9 @@ class _Planner:
 
     def _read(self, partition: TopicPartition) -> None:
         refuse_replaced(self.storage, partition, self.closed.get(str(partition)))
-        witness = witness_of(self.storage, partition, self.closed.get(str(partition)))
+        known = self.cluster.leaders.get(partition)
+        known_id = NO_TOPIC_ID if known is None else known.topic_id
+        witness = witness_of(self.storage, partition, self.closed.get(str(partition)), known_id=known_id)
         log = salvage(self.storage, partition, witness.bounds, kind_of(partition, self.cluster))
         plan = self.logs[partition] = LogPlan(log, topic_id=witness.topic_id)
         mend_epochs(self.storage, log, self._newest_epoch(partition))

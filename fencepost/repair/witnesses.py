@@ -21,6 +21,7 @@ from fencepost.journal.manifest import (
     SyncedSegment,
     decode_checkpoint,
     decode_manifest,
+    log_start_topic_id,
     read_log_start,
 )
 from fencepost.journal.segments import is_other_file
@@ -49,7 +50,7 @@ class Witness(NamedTuple):
     bounds: Bounds
     bad_log_start: str | None
     topic_id: bytes
-    """In its manifest; NO_TOPIC_ID if unknown."""
+    """In its manifest, or in its log start if the metadata has no such topic; NO_TOPIC_ID if unknown."""
 
 
 def kind_of(partition: TopicPartition, cluster: Cluster) -> Belongs:
@@ -96,9 +97,15 @@ _NAMES_IN: Final[Mapping[str, Callable[[bytes, BatchHeader], list[str]]]] = {
 }
 
 
-def witness_of(storage: StorageReader, partition: TopicPartition, closed: SyncedSegment | None) -> Witness:
+def witness_of(
+    storage: StorageReader,
+    partition: TopicPartition,
+    closed: SyncedSegment | None,
+    *,
+    known_id: bytes = NO_TOPIC_ID,
+) -> Witness:
     """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file.
-    `closed` is the last segment in the mark of a clean stop.
+    `closed` is the last segment in the mark of a clean stop, `known_id` the id of the topic in the metadata.
     """
     directory, bad_log_start = str(partition), None
     closed_at = None if closed is None else closed.end_offset
@@ -113,8 +120,12 @@ def witness_of(storage: StorageReader, partition: TopicPartition, closed: Synced
     with suppress(CorruptIndex):
         if checkpoint is not None and (entries := decode_checkpoint(checkpoint, directory=directory)):
             promised = max(promised, entries[-1].end_offset)
+    if NO_TOPIC_ID == topic_id == known_id:
+        topic_id = log_start_topic_id(storage, directory)
     try:
-        start = max(start, read_log_start(storage, directory))
+        start = max(
+            start, read_log_start(storage, directory, known_id if topic_id == NO_TOPIC_ID else topic_id)
+        )
     except DamagedLog as problem:
         bad_log_start = str(problem.__cause__)
         start = max(start, min(sizes_of(storage, directory), default=0))

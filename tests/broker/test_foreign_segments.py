@@ -1,4 +1,4 @@
-"""Log files that an operator put in the place of others, or after the end of a log, while no broker ran."""
+"""Files of another log that an operator put in the place of others, or after its end, while no broker ran."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fencepost import Admin, Broker, Consumer, Producer
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
 from fencepost.journal.disk import DiskStorage
-from fencepost.journal.manifest import CLEAN_FILE, MANIFEST_FILE, decode_manifest
+from fencepost.journal.manifest import CLEAN_FILE, LOG_START_FILE, MANIFEST_FILE, decode_manifest
 from fencepost.journal.storage import ReplacedFile
 from fencepost.repair.perform import perform
 from fencepost.repair.plan import make_plan
@@ -121,3 +121,24 @@ def test_the_log_file_of_another_cluster_is_not_served_in_the_place_of_the_last_
     for name in (CLEAN_FILE, f"{DIRECTORY}/{MANIFEST_FILE}"):  # as the advice says, one after the other
         (mine / name).unlink()
     assert served(mine) == [value] * 3
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_the_log_start_of_another_cluster_deletes_no_records(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, has_manifest: bool
+) -> None:
+    theirs = filled(tmp_path / "theirs", [b"theirs"] * 3, stops=True)
+    with Broker(theirs) as broker, Admin(broker.address) as admin:
+        admin.delete_records({ORDERS: 2})
+    mine = filled(tmp_path / "mine", [b"mine"] * 3, stops=True)
+    shutil.copy(theirs / DIRECTORY / LOG_START_FILE, mine / DIRECTORY)
+    if has_manifest:
+        assert f"{DIRECTORY}/{LOG_START_FILE}" in [file for file, _ in problems(mine)]
+    else:
+        (mine / DIRECTORY / MANIFEST_FILE).unlink()
+    killed = shutil.copytree(mine, tmp_path / "killed")
+    with Broker(mine) as broker:
+        assert read(broker) == []
+    assert f"{LOG_START_FILE} is damaged (it was written for a topic with id" in caplog.text
+    repair(killed)
+    assert served(killed) == [b"mine"] * 3

@@ -18,7 +18,14 @@ from fencepost.check.findings import Severity
 from fencepost.journal.catalogue import CATALOGUE_FILE
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.layouts import open_layout
-from fencepost.journal.manifest import CHECKSUM, MANIFEST_FILE, WRITTEN_AS, decode_manifest, encode_json
+from fencepost.journal.manifest import (
+    CHECKSUM,
+    MANIFEST_FILE,
+    WRITTEN_AS,
+    decode_manifest,
+    encode_json,
+    write_log_start,
+)
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import StorageError, foreign_advice
 from fencepost.protocol.messages import DeleteTopics
@@ -110,6 +117,19 @@ def test_a_topic_that_is_put_back_into_the_metadata_keeps_its_id_and_what_its_gr
     assert spell_topic_id(story.host.node.topic_id("orders") or b"") == known
     assert story.offset("group") == before
     assert before.offset == 3
+
+
+def test_a_topic_that_is_put_back_without_manifests_has_the_id_of_its_log_start() -> None:
+    disk = killed()
+    known = decode_manifest(disk.get(MANIFEST), directory=str(ORDERS)).topic_id
+    write_log_start(disk, str(ORDERS), 0, known)
+    for path in (MANIFEST, f"{SMALL}/{MANIFEST_FILE}"):
+        disk.remove(path)
+    disk.remove_directory(str(METADATA))
+    perform(disk, make_plan(disk, adopt=frozenset({"orders"})))
+    story = started(disk)
+    assert story.host.node.topic_id("orders") == known
+    assert ORDERS in story.host.node.logs
 
 
 def test_a_repair_that_puts_a_topic_back_and_is_interrupted_keeps_its_id() -> None:
