@@ -21,7 +21,7 @@ from cyclopts import Parameter, validators
 from fencepost.check.findings import counted
 from fencepost.cli.delays import told_of_delays
 from fencepost.cli.errors import CommandFailed, WrongUsage, code_of
-from fencepost.cli.interruptions import Ended
+from fencepost.cli.interruptions import Ended, WholeStep
 from fencepost.cli.options import (
     ANSWER_MS,
     LOCAL,
@@ -172,6 +172,8 @@ class Written:
     """Counts the acknowledged records of each partition; those of a transaction once it has committed."""
 
     def __init__(self) -> None:
+        self.step = WholeStep()
+        """Around each change of the counts, which must agree with what was sent and acknowledged."""
         self.last_transaction: Literal["aborted", "unknown", "committed"] | None = None
         """The outcome if the command ended now: unknown while a commit waits for its reply."""
         self.transactions = 0
@@ -182,22 +184,24 @@ class Written:
         """The first and the last offset in each partition."""
         self._undecided: Counter[int] = Counter()
         self._undecided_spans: dict[int, tuple[int, int]] = {}
-        self._pending: deque[SendFuture] = deque()
+        self.pending: deque[SendFuture] = deque()
+        """The sends in flight."""
 
-    def add(self, outcome: SendFuture) -> None:
-        """Adds a send in flight; waits for the oldest one when there are too many."""
-        self._pending.append(outcome)
-        if len(self._pending) > PENDING_MAX:
+    def wait(self) -> None:
+        """Waits for the oldest send in flight when there are too many."""
+        if len(self.pending) > PENDING_MAX:
             self._settle()
 
     def finish(self) -> None:
         """Waits for all sends in flight."""
-        while self._pending:
+        while self.pending:
             self._settle()
 
     def _settle(self) -> None:
-        self._acknowledge(self._pending[0].result())
-        self._pending.popleft()  # not before: Ctrl-C may interrupt the wait
+        place = self.pending[0].result()
+        with self.step:
+            self._acknowledge(place)
+            self.pending.popleft()
 
     def _acknowledge(self, place: RecordMetadata) -> None:
         _, partition, offset = place
@@ -207,15 +211,16 @@ class Written:
 
     def count(self) -> None:
         """Count the acknowledged records as written for good."""
-        self.records += self._undecided.total()
-        for partition, (first, last) in self._undecided_spans.items():
-            self.spans[partition] = (self.spans.get(partition, (first, last))[0], last)
-        self._undecided.clear()
-        self._undecided_spans.clear()
+        with self.step:
+            self.records += self._undecided.total()
+            for partition, (first, last) in self._undecided_spans.items():
+                self.spans[partition] = (self.spans.get(partition, (first, last))[0], last)
+            self._undecided.clear()
+            self._undecided_spans.clear()
 
     def count_done(self) -> None:
         """After an interruption or an error: count what was acknowledged, and what is unknown."""
-        for sent in self._pending:
+        for sent in self.pending:
             batch = sent.batch
             if batch.base_offset >= 0:
                 self._acknowledge(sent.outcome())
@@ -263,7 +268,6 @@ def produce(
             )
         partitions_of(admin, topic, [] if every.partition is None else [every.partition])
         spoken = newest_dialect(admin.transaction_version())
-    written = Written()
     producer = Producer(
         cluster.bootstrap,
         client_id=client_id,
@@ -273,6 +277,7 @@ def produce(
         transaction_version=spoken,
         **cluster.security(),
     )
+    written = Written()
     try:
         with producer, told_of_delays(producer):
             write(
@@ -290,6 +295,8 @@ def produce(
         if not isinstance(problem, Ended):
             raise
         return code_of(problem)
+    finally:
+        written.step.close()
     report(topic, written, as_json=as_json)
     return None
 
@@ -360,15 +367,18 @@ def _send(producer: Producer, topic: str, records: Iterator[Outgoing], written: 
     """Sends records and waits for their acknowledgements."""
     for key, value, headers, timestamp_ms, partition in records:
         try:
-            outcome = producer.send(
-                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
-            )
+            with written.step:
+                written.pending.append(
+                    producer.send(
+                        topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+                    )
+                )
+            written.wait()
         except UnknownTopic as problem:
             if partition is None or problem.error is not NO_ERROR:
                 raise
             then = "with --repartition the keys decide, not the partitions that the input names"
             raise CommandFailed(problem.because, then=then) from problem
-        written.add(outcome)
     producer.flush()
     written.finish()
 
