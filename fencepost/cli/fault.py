@@ -30,10 +30,7 @@ LISTED: Columns[DescribedFault] = (
 IN_JSON: Columns[DescribedFault] = (*LISTED, ("absent", "", lambda fault: list(fault.absent)))
 WAIT_S: Final = 10.0
 
-FaultIds = Annotated[
-    tuple[int, ...],
-    Parameter(negative="", validator=validators.Number(gte=1), help="These faults; all if none is given."),
-]
+FaultIds = Annotated[tuple[int, ...], Parameter(negative="", help="These faults; all if none is given.")]
 Seconds = Annotated[float, Parameter(validator=validators.Number(gte=0))]
 
 
@@ -155,4 +152,4 @@ def _chosen(faults: Faults, fault_ids: tuple[int, ...]) -> list[FaultHandle]:
     unknown = [number for number in fault_ids if number not in found]
     if unknown:
         raise CommandFailed(f"there is no fault {unknown[0]}", then="`fencepost fault list` shows the faults")
-    return [found[number] for number in fault_ids or found]
+    return [found[number] for number in dict.fromkeys(fault_ids) or found]
