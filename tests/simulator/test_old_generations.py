@@ -4,6 +4,7 @@ broker is found in spite of it.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -47,17 +48,39 @@ MET: Final = (
     (LATE_MARKER, 1, True, 340, "G1a"),
     (LATE_WRITE_ALONE, 0, False, 264, "I6 durable decision"),
 )
+# The batch was for a topic that was deleted, and the new one knows nothing of the transaction.
+MET_IN_A_NEW_TOPIC: Final = ((990_026, "I13 fenced"), (990_107, "I4 hanging"))
 
 
 @pytest.mark.parametrize(("behaviour", "version", "verified", "seed", "rule"), MET)
 def test_a_seed_that_meets_what_its_brokers_do_breaks_no_rule(
     behaviour: OldBehaviour, version: int, verified: bool, seed: int, rule: str
 ) -> None:
-    trial = simulate(seed, transaction_version=version, partition_verification=verified)
+    judge_seed(behaviour, seed, rule, version=version, verified=verified)
+
+
+@pytest.mark.parametrize(("seed", "rule"), MET_IN_A_NEW_TOPIC)
+def test_a_topic_that_was_created_again_has_no_marker_of_what_ended_before(seed: int, rule: str) -> None:
+    judge_seed(LATE_WRITE_ALONE, seed, rule, version=0, verified=False, workload="topics")
+
+
+def judge_seed(
+    behaviour: OldBehaviour,
+    seed: int,
+    rule: str,
+    *,
+    version: int,
+    verified: bool,
+    workload: str = "transactions",
+) -> None:
+    simulated = partial(
+        simulate, seed, workload=workload, transaction_version=version, partition_verification=verified
+    )
+    trial = simulated()
     assert (trial.violation, trial.known_anomaly and trial.known_anomaly.rule) == (None, behaviour.name)
     assert trial.breach is trial.known_anomaly
     with planted(NOTHING_IS_KNOWN):
-        judged = simulate(seed, transaction_version=version, partition_verification=verified)
+        judged = simulated()
     assert judged.known_anomaly is None
     assert judged.violation is not None
     assert judged.violation.rule == rule

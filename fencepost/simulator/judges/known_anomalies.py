@@ -106,7 +106,8 @@ LATE_WRITE_ALONE: Final = OldBehaviour(
     why="A late write arrives in a partition without an open transaction. Without verification the "
     "leader accepts it, and read_committed readers wait for a marker that may never come.",
     needs="The producer's marker was written after the batch was sent, and the partition knows no newer "
-    "epoch.",
+    "epoch. Or the topic was deleted and created again, and the transaction has ended: the partition has no "
+    "marker of it, and no epoch, but the producer that did not hear of the end sends the batch again.",
     despite_verification=False,
 )
 OLD_BEHAVIOURS: Final = (LATE_END, LATE_MARKER, LATE_WRITE, LATE_WRITE_ALONE)
@@ -239,7 +240,7 @@ class LateMessages:
         """A batch of a transaction enters a log."""
         left_at = self.written_at.get(_written(record.key, header), self.world.now)
         marked_at = self.marked_at.get((record.key, header.producer_id), 0)
-        if left_at >= marked_at or _is_outdated(header, record):
+        if _is_outdated(header, record):
             return
         newest = self.transactions.latest.get(self.transactions.owners.get(header.producer_id, ""))
         joins = (
@@ -248,11 +249,21 @@ class LateMessages:
             and _identity(newest) == (header.producer_id, header.producer_epoch)
             and record.key in newest.partitions
         )
-        self._meet(
-            LATE_WRITE if joins else LATE_WRITE_ALONE,
-            f"{record.key}: a batch of producer {header.producer_id} epoch {header.producer_epoch} left at "
-            f"{_ms(left_at)}, and entered after its producer's marker of {_ms(marked_at)}",
-        )
+        said = f"{record.key}: a batch of producer {header.producer_id} epoch {header.producer_epoch}"
+        if left_at < marked_at:
+            self._meet(
+                LATE_WRITE if joins else LATE_WRITE_ALONE,
+                f"{said} left at {_ms(left_at)}, and entered after its producer's marker of {_ms(marked_at)}",
+            )
+        elif (
+            record.key.topic in self.transactions.deleted
+            and not joins
+            and _identity(header) in self.transactions.ended
+        ):
+            self._meet(
+                LATE_WRITE_ALONE,
+                f"{said} entered a topic that was created again, which has no marker of its transaction",
+            )
 
     def _meet(self, behaviour: OldBehaviour, evidence: str) -> None:
         if behaviour.is_of(self._settings):
