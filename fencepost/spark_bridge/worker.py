@@ -6,13 +6,17 @@ Rule: a task and the options are all that a worker knows, so a retried task read
 from __future__ import annotations
 
 import gc
+import signal
 import socket
 import sys
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
+
+from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import LogLayout
 from fencepost.journal.storage import NotADataDirectory, StorageError
 from fencepost.protocol.errors import FencepostError
@@ -50,11 +54,33 @@ def read_task(task: Any, options: ReadOptions, columns: Sequence[Column]) -> Ite
                 RangeScan(layout, range_, isolation_level=options.isolation_level, report=options.report)
                 for range_ in task.ranges
             )
-            yield from record_batches(scans, columns)
+            batches = record_batches(scans, columns)
         else:
             table = TABLES[options.table]
             wanted = frozenset(column.name for column in columns)
-            yield from to_arrow(table.rows(layout, task, options, wanted), table.columns, columns)
+            batches = to_arrow(table.rows(layout, task, options, wanted), table.columns, columns)
+        ends_quietly = TaskContext.get() is not None and _is_local(layout)
+        for batch in batches:
+            with _ended_by_closed_pipe() if ends_quietly else nullcontext():
+                yield batch
+
+
+def _is_local(layout: LogLayout) -> bool:
+    return all(isinstance(storage, DiskStorage) for storage in layout.storages)
+
+
+@contextmanager
+def _ended_by_closed_pipe() -> Generator[None]:
+    """While PySpark sends a batch, a closed pipe ends this worker, as it ends other programs.
+
+    Spark closes the pipe when it has enough rows (`limit`, `show`, `head`); PySpark would print a traceback
+    for each task that is still sending. Threads that talk to an object store must not end this way.
+    """
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPIPE, before)
 
 
 @contextmanager

@@ -340,6 +340,38 @@ with session(master="local[1]") as spark:
 """
 
 
+_SENDS = """
+import os, sys
+from pyspark import TaskContext
+from fencepost.spark_bridge.columns import Column
+from fencepost.spark_bridge.options import parse_options
+from fencepost.spark_bridge.ranges import plan_batch
+from fencepost.spark_bridge.worker import layout_of, read_task
+
+TaskContext._getOrCreate()
+options = parse_options({"path": sys.argv[1], "subscribe": "orders"})
+(task,) = plan_batch(layout_of(options), options, report=None)
+for _ in read_task(task, options, [Column("value", "value")]):
+    sys.stdin.readline()
+    os.write(1, b"rows")
+"""
+
+
+def test_a_worker_ends_without_a_word_when_spark_has_enough_rows(
+    written: tuple[Path, dict[int, RememberedLog]],
+) -> None:
+    command = [sys.executable, "-c", _SENDS, str(written[0])]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        worker.stdout.close()
+        worker.stdin.close()  # now it sends
+        errors = worker.stderr.read()
+    assert (worker.returncode, errors) == (-signal.SIGPIPE, "")
+
+
 @pytest.mark.thorough
 def test_no_java_on_the_path_and_workers_without_the_package(
     written: tuple[Path, dict[int, RememberedLog]], tmp_path: Path
