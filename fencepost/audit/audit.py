@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fencepost.audit.directory import (
     INCOMPLETE,
-    Bounds,
+    LogBounds,
     bounds_of,
     comparable_partitions,
     creation_times,
@@ -94,7 +94,7 @@ def _judge(
     load_all: Callable[..., DataFrame],
     batches: DataFrame,
     coordinator: DataFrame,
-    bounds: Mapping[TopicPartition, Bounds],
+    bounds: Mapping[TopicPartition, LogBounds],
     sums: Mapping[TopicPartition, Row],
     known: Known,
     findings: Findings,
@@ -217,7 +217,7 @@ def loss_row(loss: Row) -> Row:
 
 def _open(
     transactions: DataFrame,
-    bounds: Mapping[TopicPartition, Bounds],
+    bounds: Mapping[TopicPartition, LogBounds],
     sums: Mapping[TopicPartition, Row],
     coordinator: DataFrame,
     *,

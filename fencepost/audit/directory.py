@@ -35,21 +35,21 @@ class LogStart(NamedTuple):
     has_files: bool
 
 
-class Bounds(NamedTuple):
+class LogBounds(NamedTuple):
     """Where a partition begins and ends."""
 
     start: LogStart
     offsets: LogOffsets
 
 
-def bounds_of(layout: LogLayout, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+def bounds_of(layout: LogLayout, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogBounds]:
     """The bounds of what exists; the table `losses` has what is lost."""
     return for_each_log(layout, partitions, _bounds)
 
 
-def _bounds(log: PartitionFiles) -> Bounds:
+def _bounds(log: PartitionFiles) -> LogBounds:
     offsets = find_log_offsets(log, report=leave_out)
-    return Bounds(LogStart(log.partition, offsets.log_start_offset, bool(log.segments)), offsets)
+    return LogBounds(LogStart(log.partition, offsets.log_start_offset, bool(log.segments)), offsets)
 
 
 def find_damaged_indexes(layout: LogLayout, partitions: Sequence[TopicPartition], findings: Findings) -> None:

@@ -46,7 +46,7 @@ def walk_unindexed(log: PartitionFiles, start: int, *, upper: int) -> list[Abort
     return found
 
 
-class _Found(NamedTuple):
+class _MarkerPlace(NamedTuple):
     """Where a marker is."""
 
     since: int
@@ -57,7 +57,7 @@ class _Found(NamedTuple):
 
 
 _MARKERS_KEPT: Final = 1_000
-_found: dict[tuple[str, TopicPartition, str, int], _Found] = {}  # by directory, topic id and producer
+_found: dict[tuple[str, TopicPartition, str, int], _MarkerPlace] = {}  # by directory, topic id and producer
 
 
 def first_markers(
@@ -88,13 +88,13 @@ def first_markers(
                         return found
                     found.append((header, batch))
                     missing.remove(header.producer_id)
-                    _remember(log, _Found(start, segment, at, header))
+                    _remember(log, _MarkerPlace(start, segment, at, header))
                     if not missing:
                         return found
     return found
 
 
-def _remember(log: PartitionFiles, found: _Found) -> None:
+def _remember(log: PartitionFiles, found: _MarkerPlace) -> None:
     if log.topic_id:  # without an id, another topic may get the name
         if len(_found) == _MARKERS_KEPT:
             _found.clear()
