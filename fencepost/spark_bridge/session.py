@@ -30,7 +30,7 @@ QUIET: Final = Path(__file__).resolve().parent / "log4j2.properties"
 
 # False in Spark 4.3, and it must stay so: a DataFrame has one plan of its read (PythonDataSourceV2.readInfo),
 # and the filters of its last use replace it for all uses: df.where(a).union(df.where(b)) has the rows of b
-# twice, and after df.where(a), df has no other rows.
+# twice, and after df.where(a), df has no other rows. SPARK-58551, for Spark 5, gives each scan its own.
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 # A Python task costs 14 ms through a TCP socket and 6 ms through a Unix domain socket.
