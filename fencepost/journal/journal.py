@@ -138,8 +138,7 @@ class Journal:
         # What is below it was cleaned. A start forgets it: the first cleaning then reads everything.
         self.first_dirty_offset = self.oldest_offset
         self._synced = recovered.synced  # the checkpoint's entries, for the first segments
-        # The last segment, as long as the log is as a clean shutdown left it.
-        self._unchanged = recovered.unchanged
+        self._unchanged = recovered.unchanged  # the last segment, while it is as a clean stop left it
         self._manifest = recovered.manifest
         self.topic_id = recovered.topic_id
         self._snapshots = recovered.snapshots
@@ -157,13 +156,11 @@ class Journal:
         self.is_fresh = True  # not led and not written since it was opened
         # The last segment, for the mark that this run leaves; set by a close that made all durable.
         self.next_clean_mark: SyncedSegment | None = None
-        # Whether the last segment holds enough bytes; the leader then calls `roll` when its state is at the
-        # log end.
+        # Whether the last segment holds enough: the leader calls `roll` when its state is at the log end.
         self.is_full = self._active.size >= self.settings.segment_bytes
         # Set when `append` opened a segment by itself: a snapshot there makes the next start faster.
         self.snapshot_due = False
-        if self.log_start_offset > self.oldest_offset:
-            self.remove_deleted()  # a crash may have come before
+        self.remove_deleted()  # a crash may have come before
 
     @property
     def oldest_offset(self) -> int:

@@ -149,14 +149,7 @@ class Recovery:
         the mark of a clean shutdown, still describes it. A log that `is_known` cannot be without files. With
         `topic_id`, the log of another topic is refused.
         """
-        self._manifest = self._read_witness(MANIFEST_FILE, decode_manifest)
-        if self._manifest is not None:
-            other_topic = self._manifest.other_topic(topic_id)
-            if other_topic:
-                raise ForeignLog(self._storage.location, f"{self._directory}: {other_topic}")
-            topic_id = self._manifest.topic_id if topic_id == NO_TOPIC_ID else topic_id
-        if LOG_START_FILE in self._files:
-            self._stored_log_start = read_log_start(self._storage, self._directory, topic_id)
+        topic_id = self._read_identity(topic_id)
         checkpoint = self._read_witness(CHECKPOINT_FILE, decode_checkpoint) or []
         sizes = self._sweep()
         synced = checkpoint if clean_mark is None else [*checkpoint, clean_mark]
@@ -191,6 +184,18 @@ class Recovery:
             durable_end=durable_end,
             dropped=self._dropped(),
         )
+
+    def _read_identity(self, topic_id: bytes) -> bytes:
+        """Read manifest and log start; return the id of the topic. DamagedLog when they are of another."""
+        self._manifest = self._read_witness(MANIFEST_FILE, decode_manifest)
+        if self._manifest is not None:
+            other_topic = self._manifest.other_topic(topic_id)
+            if other_topic:
+                raise ForeignLog(self._storage.location, f"{self._directory}: {other_topic}")
+            topic_id = self._manifest.topic_id if topic_id == NO_TOPIC_ID else topic_id
+        if LOG_START_FILE in self._files:
+            self._stored_log_start = read_log_start(self._storage, self._directory, topic_id)
+        return topic_id
 
     def _dropped(self) -> str | None:
         if self._why is None:
