@@ -70,7 +70,7 @@ from fencepost.journal.storage import (
 from fencepost.protocol.terms import NO_TOPIC_ID, TopicPartition
 
 META_FILE: Final = "meta.json"
-META_VERSION: Final = 2
+META_VERSION: Final = 3
 DELETED_DIRECTORY: Final = ".deleted"  # not the name of a partition's directory
 DEFAULT_CLUSTER_ID: Final = "fencepost"
 OPEN_FILES_DEFAULT: Final = 500  # below the usual limit of 1,024 file descriptors

@@ -40,7 +40,7 @@ from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.terms import NO_TOPIC_ID, parse_topic_id, spell_topic_id
 
 MANIFEST_FILE: Final = "manifest.json"
-MANIFEST_VERSION: Final = 3
+MANIFEST_VERSION: Final = 4
 WRITTEN_AS: Final = "file"  # the last field but one of each file: its path in the data directory
 CHECKSUM: Final = "checksum"  # the last field
 Entry = TypeVar("Entry", bound="SegmentSummary")
@@ -200,7 +200,7 @@ def _read(kind: type[Entry], content: dict[str, Any]) -> Entry:
 # --- the checkpoint of synced segments -------------------------------------------------------------------
 
 CHECKPOINT_FILE: Final = "checkpoint.json"
-CHECKPOINT_VERSION: Final = 2
+CHECKPOINT_VERSION: Final = 3
 
 
 @attrs.frozen(kw_only=True)
@@ -241,7 +241,7 @@ def decode_checkpoint(data: bytes, *, directory: str) -> list[SyncedSegment]:
 # --- the mark of a clean shutdown ------------------------------------------------------------------------
 
 CLEAN_FILE: Final = "clean-shutdown.json"
-CLEAN_VERSION: Final = 3
+CLEAN_VERSION: Final = 4
 
 
 def encode_clean_mark(closed: Mapping[str, SyncedSegment]) -> bytes:
@@ -263,7 +263,7 @@ def decode_clean_mark(data: bytes) -> dict[str, SyncedSegment]:
 # --- the log start offset --------------------------------------------------------------------------------
 
 LOG_START_FILE: Final = "log-start-offset.json"
-LOG_START_VERSION: Final = 2
+LOG_START_VERSION: Final = 3
 
 
 def read_log_start(storage: StorageReader, directory: str, topic_id: bytes = NO_TOPIC_ID) -> int:

@@ -227,7 +227,7 @@ def test_a_reader_is_told_when_there_is_no_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", b'{"format": 1, "cluster_id": "x"}', b'{"format": 2}', b"[1]"]
+    "content", [b"", b"{}", b'{"format": 1, "cluster_id": "x"}', b'{"format": 3}', b"[1]"]
 )
 def test_a_log_of_another_version_is_refused(content: bytes) -> None:
     storage = MemoryStorage()
@@ -482,7 +482,7 @@ def test_a_refused_log_that_is_whole_again_has_no_mark() -> None:
     data.abandon()
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"format": 3}', b'{"format": 3, "orders-0": 3}'])
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"format": 4}', b'{"format": 4, "orders-0": 3}'])
 def test_a_mark_without_sense_is_no_mark(content: bytes) -> None:
     storage = MemoryStorage()
     data = DataDirectory.open(storage)

@@ -119,7 +119,7 @@ def test_which_segments_nobody_needs() -> None:
     assert deletable([6, 12], 99, snapshots=[7]) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"format": 2, "log_start_offset": null}'])
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format": 3, "log_start_offset": null}'])
 def test_an_unreadable_log_start_is_an_error_and_no_guess(content: bytes) -> None:
     storage = MemoryStorage()
     rolled(storage).journal.move_log_start(12)

@@ -218,8 +218,8 @@ def test_a_checkpoint_without_sense_is_no_checkpoint(*, is_closed: bool) -> None
         whole[: len(whole) // 2],
         b"[]",
         b"{}",
-        b'{"format": 2}',
-        b'{"format": 2, "segments": [{}]}',
+        b'{"format": 3}',
+        b'{"format": 3, "segments": [{}]}',
     ):
         storage.replace(path, data, durable=False)
         journal = open_journal(storage, clean_mark=writer.journal.next_clean_mark if is_closed else None)
