@@ -104,6 +104,7 @@ def application(profile: str | None = None) -> App:
         help=ROOT,
         help_epilogue=EPILOGUE,
         version=__version__,
+        suppress_keyboard_interrupt=False,
         default_parameter=Parameter(
             negative_iterable=(), show_default=_shown_default, converter=_unrounded, validator=_check_encoding
         ),

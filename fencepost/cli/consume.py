@@ -379,18 +379,27 @@ class _PollingReader:
         """Prints up to `most` records; returns False if there are more. Commits what it has printed."""
         for records in polls:
             shown = records if most is None else records[:most]
-            for record in shown:
-                write(record)
-            sys.stdout.flush()
-            if self.commits and shown:
-                self.consumer.commit(
-                    {TopicPartition(each.topic, each.partition): each.offset + 1 for each in shown}
-                )
+            self._print(shown, write)
             if most is not None:
                 most -= len(shown)
                 if most == 0:
                     return False
         return True
+
+    def _print(self, records: list[Record], write: Write) -> None:
+        """Prints records and commits their offsets; after Ctrl-C those of the records that were printed."""
+        count = 0
+        try:
+            for record in records:
+                write(record)
+                count += 1
+        finally:
+            sys.stdout.flush()
+            if self.commits and count:
+                printed = records[:count]
+                self.consumer.commit(
+                    {TopicPartition(each.topic, each.partition): each.offset + 1 for each in printed}
+                )
 
 
 @attrs.define

@@ -193,6 +193,24 @@ def sends_nothing(*_: object) -> None:
     """In place of sending."""
 
 
+def test_ctrl_c_commits_what_a_group_has_printed(
+    tool: DataTool, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next member prints it again: one poll can return a hundred thousand records."""
+    tool.produce(topic, "a\nb\nc\n", "-p", "0")
+
+    def print_two(fact: dict[str, Any]) -> None:
+        if fact["offset"] == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(consume, "print_json", print_two)
+        with pytest.raises(KeyboardInterrupt):
+            tool("consume", topic, "-g", topic, "--json")
+    (described,) = [row for row in tool.json("group", "describe", topic)["offsets"] if row["partition"] == 0]
+    assert described["current_offset"] == 2
+
+
 @pytest.mark.parametrize("id_", ["", "till"])
 def test_ctrl_c_reports_what_was_written(address: str, topic: str, id_: str) -> None:
     options = ("--transactional-id", id_, "--records-per-transaction", "2") if id_ else ()
