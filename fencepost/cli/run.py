@@ -292,9 +292,12 @@ def _list(stories: list[list[Chosen]], *, as_json: bool) -> None:
         margin = max(len(story[0].path.stem) for story in stories) + 2
         for story in stories:
             lesson, width = _beginning(story[0].case.scenario.lesson), terminal_width()
-            words = f"{escaped(lesson)} ({counted(story[0].of, 'run')})"
-            lines = [words] if width is None else wrap(words, max(width - margin, WORDS_MIN))
-            print(f"{story[0].path.stem:{margin}}" + f"\n{'':{margin}}".join(lines))
+            words, name = f"{escaped(lesson)} ({counted(story[0].of, 'run')})", story[0].path.stem
+            if width is not None and width - margin < WORDS_MIN:  # the lesson is below the name
+                print(name, *(f"  {line}" for line in wrap(words, width - 2)), sep="\n")
+                continue
+            lines = [words] if width is None else wrap(words, width - margin)
+            print(f"{name:{margin}}" + f"\n{'':{margin}}".join(lines))
 
 
 def _beginning(lesson: str) -> str:

@@ -230,6 +230,16 @@ def test_without_a_file_the_bundled_scenarios_are_run(capsys: Output) -> None:
     )
 
 
+def test_on_a_narrow_terminal_a_lesson_is_below_its_scenario(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fencepost.cli.run.terminal_width", lambda: 40)
+    assert run(["run", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(cell_len, lines)) <= 40
+    assert "late_end_txn" in lines
+
+
 def test_a_list_of_one_scenario_shows_its_variants(capsys: Output, story: Path) -> None:
     assert run(["run", str(story), "--list"]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == ["variant  title", "      1  -", "      2  sync all"]
