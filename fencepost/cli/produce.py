@@ -258,14 +258,10 @@ def produce(
     compression
         Compression of the batches.
     """
+    _check_topic(topic)
     _check_transactions(transactional_id, records_per_transaction)
     records = every.applied(read(files, reading))
     with cluster.connect(client_id) as admin:
-        if topic in INTERNAL_TOPICS:
-            raise WrongUsage(
-                f"{topic} is an internal topic: only the broker writes to it",
-                then="`fencepost topic list` shows the topics",
-            )
         partitions_of(admin, topic, [] if every.partition is None else [every.partition])
         spoken = newest_dialect(admin.transaction_version())
     producer = Producer(
@@ -299,6 +295,14 @@ def produce(
         written.step.close()
     report(topic, written, as_json=as_json)
     return None
+
+
+def _check_topic(topic: str) -> None:
+    if topic in INTERNAL_TOPICS:
+        raise WrongUsage(
+            f"{topic} is an internal topic: only the broker writes to it",
+            then="`fencepost topic list` shows the topics",
+        )
 
 
 def _check_transactions(transactional_id: str | None, count: int | None) -> None:
