@@ -682,7 +682,7 @@ OF_DAMAGE: Final = (
         workload="damage",
         edits=(
             Edit(
-                "journal.recovery:Recovery.recover",
+                "journal.recovery:Recovery._read_identity",
                 {"self._read_witness(MANIFEST_FILE, decode_manifest)": "None"},
             ),
         ),
