@@ -73,6 +73,9 @@ OPEN_FILES: Final = 2  # of a journal by itself: the segment that it writes to, 
 SEGMENT_BYTES: Final = 1 << 30  # Kafka's segment.bytes
 SEGMENT_MS: Final = 7 * 24 * 3600 * 1000  # Kafka's segment.ms, measured in the timestamps of records
 SEGMENT_BYTES_MAX: Final = 1 << 30  # positions in an index are 32 bits wide, and one batch may come on top
+# A loss of power may take this many elections from the end of the metadata log; later ones then exceed the
+# epochs in the logs again. A larger leader epoch is damage: the checksum of a batch does not cover it.
+LOST_ELECTIONS_MAX: Final = 1_000
 # Reading this many bytes costs a start no more than creating a file costs a stop.
 SNAPSHOT_SAVES_BYTES: Final = 4096
 
@@ -195,8 +198,14 @@ class Journal:
 
     def lead(self, leader_epoch: int) -> None:
         """A new leader takes over, before its first write; writes of older leaders are refused from now
-        on.
+        on. DamagedLog when no election can have given the leader epoch of the last batch.
         """
+        if leader_epoch + LOST_ELECTIONS_MAX < self.leader_epoch:
+            raise DamagedLog(
+                self._storage.location,
+                f"{self._directory}: its last batch has leader epoch {self.leader_epoch}, and the newest "
+                f"leader has {leader_epoch}, so this log is not served",
+            )
         if leader_epoch < self.leader_epoch:
             raise self._stale_leader(leader_epoch)
         self.leader_epoch = leader_epoch

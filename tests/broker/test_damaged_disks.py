@@ -11,9 +11,10 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.journal.catalogue import CATALOGUE_FILE
 from fencepost.journal.manifest import LOG_START_FILE, write_log_start
 from fencepost.journal.memory import MemoryFile
-from fencepost.journal.segments import LOG, file_name
+from fencepost.journal.segments import LOG, file_name, walk_headers
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import StorageError, directory_name
+from fencepost.protocol.batches import LENGTH_PREFIX_SIZE
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import DeleteRecords, DeleteRecordsPartition, DeleteTopics
 from fencepost.protocol.terms import TopicPartition, TransactionState
@@ -109,6 +110,26 @@ def test_deleted_records_do_not_come_back_with_a_log_start_that_is_missing_or_ol
     started(story)
     assert story.fetch(ORDERS).error is ErrorCode.OFFSET_OUT_OF_RANGE
     assert visible_values(story.fetch(ORDERS, offset=2)) == ["c", "d"]
+
+
+def test_a_leader_epoch_that_no_election_gave_is_damage() -> None:
+    """No checksum covers it. Elections would reach it one by one, each with a record in the metadata."""
+    story, storage = a_story()
+    story.kill()
+    file = storage.open(log_file(ORDERS))
+    *_, (at, _) = walk_headers(file, 0, file.size)
+    flip(storage, log_file(ORDERS), at + LENGTH_PREFIX_SIZE)  # the leader epoch comes after the length
+    started(story)
+    elections = story.host.held[METADATA_PARTITION].journal.log_end_offset
+    story.wait(60_000)
+    assert story.host.held[METADATA_PARTITION].journal.log_end_offset == elections
+    assert story.fetch(ORDERS).error is ErrorCode.KAFKA_STORAGE_ERROR
+    (trouble,) = [trouble.text for trouble in story.host.troubles if "orders-0" in trouble.text]
+    assert "its last batch has leader epoch 16777216, and the newest leader has 1" in trouble
+    assert "fencepost repair" in trouble
+    story.host.stop()
+    perform(storage, make_plan(storage))
+    assert started(story).visible() == "a b"
 
 
 def test_a_damaged_topic_can_be_deleted() -> None:
