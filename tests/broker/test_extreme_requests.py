@@ -19,7 +19,8 @@ from fencepost.protocol.codec import STRING_LENGTH_MAX, Payload, decode, encode
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, APIS
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.actors.extremes import KINDS, Extremes, Names
+from fencepost.simulator.actors import extremes as extreme_requests
+from fencepost.simulator.actors.extremes import KINDS, Extremes, Names, least_size
 from fencepost.simulator.world.choices import Choices
 from tests.broker.requests import (
     COMMIT,
@@ -47,6 +48,28 @@ REFUSALS: Final = frozenset(
     }
 )
 """Errors of whole requests that were not carried out."""
+
+
+def test_a_request_that_no_frame_can_hold_is_not_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lists repeat one object, so it is small until then; one of 23 GB was drawn."""
+    drawn: list[m.Request] = [
+        m.DescribeGroups(groups=("x" * 32_000,) * 10_000),
+        m.DescribeGroups(groups=("x",)),
+    ]
+    assert least_size(drawn[0]) == 320_000_000
+    assert least_size((m.DeleteGroups(groups=("x", "yz")),) * 2) == 6
+    encoded: list[m.Request] = []
+
+    def next_drawn(*_: object) -> m.Request:
+        return drawn.pop(0)
+
+    def note_request(request: m.Request, **_: int) -> None:
+        encoded.append(request)
+
+    monkeypatch.setattr(Extremes, "message", next_drawn)
+    monkeypatch.setattr(extreme_requests, "encode_request", note_request)
+    assert extremes(1).request() == m.DescribeGroups(groups=("x",))
+    assert encoded == [m.DescribeGroups(groups=("x",))]
 
 
 def extremes(seed: int, story: Story | None = None) -> Extremes:

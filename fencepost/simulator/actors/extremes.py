@@ -18,17 +18,18 @@ is in the choices, and choice 0 is the calmest value.
 from __future__ import annotations
 
 import types
+from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
 
 from fencepost.broker.limits import ENTRIES, GROUP_ID
 from fencepost.protocol.batches import build_batch, build_marker
 from fencepost.protocol.codec import STRING_LENGTH_MAX
-from fencepost.protocol.frames import FrameTooLarge, encode_request
+from fencepost.protocol.frames import FRAME_SIZE_MAX, FrameTooLarge, encode_request
 from fencepost.protocol.messages import APIS, Request
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import INT32_MAX, INTERNAL_TOPICS, NO_TOPIC_ID, TransactionResult
@@ -63,9 +64,7 @@ class Names:
 
 @attrs.frozen
 class Extremes:
-    """Draws requests. In a list with many entries, inner lists are short: no frame could hold both, and
-    encoding them only to find that out would take gigabytes.
-    """
+    """Draws requests. In a list with many entries, inner lists are short: no frame could hold both."""
 
     choices: Choices
     names: Names
@@ -75,6 +74,8 @@ class Extremes:
         """One of these requests, no larger than a frame may be: a client cannot send a larger one."""
         while True:
             request = self.message(self.choices.one_of(kinds))
+            if least_size(request) > FRAME_SIZE_MAX:
+                continue
             try:
                 encode_request(request, correlation_id=1)
             except FrameTooLarge:
@@ -181,6 +182,21 @@ class Extremes:
 
     def _integer(self, bits: int) -> int:
         return self.choices.one_of(_integers(bits))
+
+
+def least_size(value: object) -> int:
+    """The bytes of the texts and bytes in a message: encoded, it is no shorter. A list repeats one object,
+    which is measured once; encoding some of these lists takes gigabytes.
+    """
+    if isinstance(value, str | bytes):
+        return len(value)
+    parts: tuple[object, ...] = ()
+    if isinstance(value, tuple):
+        parts = cast("tuple[object, ...]", value)
+    elif attrs.has(type(value)):
+        parts = attrs.astuple(cast("attrs.AttrsInstance", value), recurse=False)
+    times, by_id = Counter(map(id, parts)), {id(part): part for part in parts}
+    return sum(times[key] * least_size(part) for key, part in by_id.items())
 
 
 _PLAIN: Final[dict[type, tuple[object, ...]]] = {
