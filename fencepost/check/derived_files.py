@@ -288,6 +288,11 @@ class DerivedFiles:
             means = "the end of the log was lost after this was written"
             self.findings.tell(log.was_closed, place, what, means)
             return
+        if offset < log.start_offset:
+            what = f"taken at offset {offset}, but the log begins at {log.start_offset}"
+            means = "a broker died while it deleted the beginning of the log; the next start removes this"
+            self.findings.tell(log.was_closed, place, what, means)
+            return
         expected = log.producers_at.get(offset)
         if expected is None:
             self.findings.problem(place, f"no batch begins at offset {offset}", MISLED)

@@ -63,6 +63,24 @@ def test_a_deleted_beginning_is_no_problem(offset: int, journal: JournalSettings
     assert told(story) == []
 
 
+def test_a_deletion_that_a_kill_interrupts_is_no_problem() -> None:
+    """The segments go first, then the snapshots before the new beginning."""
+    story, _ = transactions(ONE_BATCH)
+    story.host.write_manifests()
+    assert isinstance(story.storage, Memory)
+    before = Directory(story.storage)
+    low_watermark(story, 7)
+    at = Directory(story.storage)
+    gone = [name for name in before.files("orders-0") if name not in at.files("orders-0")]
+    left = [f"orders-0/{name}" for name in gone if name.endswith(".snapshot")]
+    assert left
+    for path in left:
+        at.put(path, before.get(path))
+    found = check_directory(at).found
+    assert [each.file for each in found] == left
+    assert {each.severity for each in found} == {Severity.NOTE}
+
+
 def test_a_wrong_last_stable_offset_is_found_after_a_deletion_too() -> None:
     story, _ = transactions(None)
     low_watermark(story, 5)
