@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 import attrs
@@ -142,12 +142,9 @@ class ScannedLog:
         return number >= 0 and offset < self.covered[number][1]
 
     def place(self, offset: int) -> Place:
-        """The log file that holds an offset, and the offset."""
-        return next(
-            Place(segment.file, offset)
-            for segment in reversed(self.segments)
-            if segment.base_offset <= offset
-        )
+        """The log file that holds an offset, or the oldest one if that was deleted; and the offset."""
+        at = bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
+        return Place(self.segments[max(0, at)].file, offset)
 
     def batches(self) -> Iterator[ScannedBatch]:
         """Every valid batch in order."""

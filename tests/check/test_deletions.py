@@ -81,6 +81,19 @@ def test_a_deletion_that_a_kill_interrupts_is_no_problem() -> None:
     assert {each.severity for each in found} == {Severity.NOTE}
 
 
+def test_a_hanging_transaction_whose_beginning_was_deleted_is_found() -> None:
+    story, _ = transactions(ONE_BATCH)
+    low_watermark(story, 7)
+    assert isinstance(story.storage, Memory)
+    at = Directory(story.storage)
+    for name in at.directories():
+        if name.startswith("__transaction_state"):
+            at.remove_directory(name)
+    found = [each for each in check_directory(at).found if "no coordinator knows it" in each.what]
+    opened = [(each.file, each.offset) for each in found]
+    assert opened == [("orders-0/00000000000000000007.log", offset) for offset in (4, 7)]
+
+
 def test_a_wrong_last_stable_offset_is_found_after_a_deletion_too() -> None:
     story, _ = transactions(None)
     low_watermark(story, 5)
