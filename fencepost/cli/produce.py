@@ -275,7 +275,7 @@ def produce(
     )
     written = Written()
     try:
-        with producer, told_of_delays(producer):
+        with producer, told_of_delays(producer, written.pending):
             write(
                 producer,
                 topic,
