@@ -161,6 +161,7 @@ class ClusterOptions:
 
 
 LOCAL: Final = ClusterOptions()
+_TRUTH: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def security_of(config: Path | None) -> SecuritySettings:
@@ -176,14 +177,19 @@ def security_of(config: Path | None) -> SecuritySettings:
     if unknown := found.keys() - names.keys():
         what = f"{config}: unknown setting {min(unknown)!r}"
         raise WrongUsage(what, then=f"the settings are {', '.join(names)}")
-    found |= {name: os.environ[key] for name in names if (key := f"FENCEPOST_{name.upper()}") in os.environ}
-    if isinstance(word := found.get("ssl_check_hostname"), str):
-        found["ssl_check_hostname"] = word.lower() not in ("false", "no", "0")
+    keys = {name: key for name in names if (key := f"FENCEPOST_{name.upper()}") in os.environ}
+    found |= {name: os.environ[key] for name, key in keys.items()}
+    places = [] if config is None else [str(config)]
+    then = f"correct {' or '.join([*places, *keys.values()])}; `fencepost help access` shows the settings"
+    check = found.get("ssl_check_hostname", True)
+    if not isinstance(check, bool):
+        if str(check).lower() not in _TRUTH:
+            raise WrongUsage(f"ssl_check_hostname must be true or false, not {check!r}", then=then)
+        found["ssl_check_hostname"] = _TRUTH[str(check).lower()]
     settings = cast(SecuritySettings, found)
     try:
         Security(**settings)
     except (TypeError, ValueError) as problem:
-        then = f"correct {config or 'the environment'}; `fencepost help access` shows the settings"
         raise WrongUsage(str(problem), then=then) from problem
     return settings
 

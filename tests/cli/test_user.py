@@ -193,3 +193,23 @@ def test_a_wrong_file_of_settings_is_explained(tmp_path: Path, text: str, words:
     with pytest.raises(CommandFailed, match=words) as found:
         security_of(config)
     assert found.value.code == WRONG_USAGE
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("FENCEPOST_SECURITY_PROTOCOL", "TLS", "security_protocol must be"),
+        ("FENCEPOST_SSL_CHECK_HOSTNAME", "off", "ssl_check_hostname must be true or false, not 'off'"),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    key: str, value: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "alice.toml"
+    config.write_text('sasl_mechanism = "PLAIN"\n')
+    monkeypatch.setenv(key, value)
+    for file, places in ((None, key), (config, f"{config} or {key}")):
+        with pytest.raises(CommandFailed, match=words) as found:
+            security_of(file)
+        assert found.value.code == WRONG_USAGE
+        assert found.value.then.startswith(f"correct {places};")
