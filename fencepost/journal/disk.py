@@ -37,8 +37,12 @@ BLOCK_BYTES: Final = 4_096
 SYNC_THREADS: Final = 16  # with more, few more syncs would be shared, and each thread may open a file
 
 
+MOVE: Final = "move what is there out of the data directory, or restore it from a copy"
+
+
 @contextmanager
-def _reported(doing: str) -> Generator[None]:
+def _reported(doing: str, *, blocked: str = MOVE) -> Generator[None]:
+    """Says what failed, and what to do about it: `blocked` if something else has the place of the file."""
     try:
         yield
     except OSError as error:
@@ -55,8 +59,7 @@ def _reported(doing: str) -> Generator[None]:
                 | FileExistsError()
                 | OSError(errno=errno.ELOOP | errno.ENXIO)  # a link to itself, a pipe that nobody reads
             ):
-                then = "move what is there out of the data directory, or restore it from a copy"
-                raise NoAccess(f"{problem}; {then}") from error
+                raise NoAccess(f"{problem}; {blocked}") from error
             case _:
                 raise StorageError(problem) from error
 
@@ -247,7 +250,8 @@ class DiskStorage:
         """Create the directory if it is missing, and lock it. The lock belongs to this object, even within
         one process.
         """
-        with _reported(f"create the data directory {self.location}"):
+        blocked = "move what is in its place, or choose another directory"
+        with _reported(f"create the data directory {self.location}", blocked=blocked):
             os.makedirs(self.location, exist_ok=True)
         try:
             self._lock_directory(fcntl.LOCK_EX, instead=", or use another directory")

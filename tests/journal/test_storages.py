@@ -413,6 +413,13 @@ def test_what_is_no_file_is_refused_at_once(make: Callable[[Path], None], what: 
         assert str(tmp_path) in refused(use)
 
 
+def test_a_path_through_a_file_is_no_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = refused(DiskStorage(tmp_path / "file" / "data").lock)
+    assert "cannot create the data directory" in said
+    assert said.endswith("Not a directory; move what is in its place, or choose another directory")
+
+
 @pytest.mark.parametrize(
     ("error", "then"),
     [
