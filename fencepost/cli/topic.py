@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import Parameter, validators
 
@@ -24,6 +24,9 @@ from fencepost.client.errors import RequestFailed
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, TopicPartition
+
+if TYPE_CHECKING:
+    from fencepost.client.shells.sync import Admin
 
 TopicName = Annotated[str, Parameter(help="The topic.")]
 COUNT = validators.Number(gte=1, lte=INT32_MAX)
@@ -183,6 +186,8 @@ def alter_topic(
             then="for example: fencepost topic alter orders --config retention.ms=3600000",
         )
     with cluster.connect() as admin:
+        if delete_config:
+            _check_settings(admin, name, delete_config)
         if changes:
             admin.alter_topic_configs(name, changes)
             changed = f"Changed {counted(len(changes), 'setting')} of {name}."
@@ -191,6 +196,15 @@ def alter_topic(
             admin.create_partitions(name, partitions)
             grown = f"{name} now has {counted(partitions, 'partition')}."
             print_done(grown, {"topic": name, "partitions": partitions}, as_json=as_json)
+
+
+def _check_settings(admin: Admin, topic: str, given: tuple[str, ...]) -> None:
+    """As in Kafka, the broker says nothing if a setting is removed that no topic has."""
+    if unknown := set(given) - {config.name for config in admin.describe_topic_configs(topic)}:
+        raise CommandFailed(
+            f"--delete-config: a topic has no setting {min(unknown)}",
+            then=f"`fencepost topic describe {topic}` shows its settings",
+        )
 
 
 def delete_topic(name: TopicName, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:

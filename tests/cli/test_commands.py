@@ -35,6 +35,9 @@ def test_topics(tool: DataTool) -> None:
     assert "1 setting" in tool("topic", "alter", "maps", "--config", "retention.ms=5")
     altered = tool.json("topic", "describe", "maps")["configs"]
     assert {"name": "retention.ms", "value": "5", "source": "topic"} in altered
+    wrong = tool("topic", "alter", "maps", "--delete-config", "retention.msec", "-c", "segment.ms=5", code=1)
+    assert "a topic has no setting retention.msec" in wrong
+    assert tool.json("topic", "describe", "maps")["configs"] == altered
     tool("topic", "alter", "maps", "--delete-config", "retention.ms")
     assert tool.json("topic", "describe", "maps")["configs"] == described["configs"]
     assert "5 partitions" in tool("topic", "alter", "maps", "--partitions", "5")
