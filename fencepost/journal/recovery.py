@@ -404,6 +404,9 @@ class Recovery:
         for segment, size in unread:
             self._dropped_bytes += size
             segment.remove()
+        if unread or self._replaced:
+            # After a loss of power, they must not come back beside batches that take their offsets.
+            self._storage.sync_directory(self._directory)
         if self._cut is not None:
             # Now, not later: the file grows at its end, and a batch after the garbage would never be found.
             self._cut.file.truncate(self._cut.size)

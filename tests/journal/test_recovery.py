@@ -9,7 +9,8 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.manifest import MANIFEST_FILE, ManifestState, SyncedSegment
 from fencepost.journal.memory import MemoryStorage
-from fencepost.journal.segments import INDEX, LOG, TRANSACTION_INDEX, walk_batches
+from fencepost.journal.segments import INDEX, LOG, TRANSACTION_INDEX, file_name, walk_batches
+from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import build_marker, place
 from fencepost.protocol.checksum import crc32c
@@ -162,6 +163,27 @@ def test_a_tail_of_zeros_is_no_batch() -> None:
     journal = open_journal(storage)
     assert journal.log_end_offset == end
     assert journal.dropped is not None
+
+
+def test_a_segment_that_a_start_removed_does_not_come_back_with_a_loss_of_power() -> None:
+    """It lay after a hole, and what takes its place has other batches."""
+    storage = SimulatedStorage(lambda _most: 0)
+    writer = Writer(open_journal(storage))
+    writer.plain(2)
+    writer.roll()
+    writer.plain(2)
+    storage.sync_directory(DIRECTORY)
+    storage.sync_directory("")
+    first, second = (f"{DIRECTORY}/{file_name(base, LOG)}" for base in (0, 2))
+    storage.open(second).sync()
+    storage.lose_power()
+    writer = Writer(open_journal(storage))
+    assert writer.journal.log_end_offset == 0
+    writer.plain(3)
+    storage.open(first).sync()
+    storage.lose_power()
+    assert storage.read_file(second) is None
+    assert open_journal(storage).log_end_offset == 3
 
 
 def test_a_hole_ends_the_log() -> None:
