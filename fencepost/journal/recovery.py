@@ -276,17 +276,18 @@ class Recovery:
         """
         if not self._segments:
             return
-        last = self._segments[-1]
-        end = last.end_offset
+        end = self._segments[-1].end_offset
         # The newest segment is never cleaned: a file begins where a cleaned one ends.
-        if self._replaced and (unread or self._replaced[-1].base_offset > last.base_offset):
-            begin = self._replaced[0].base_offset
+        bases = {each.base_offset for each in (*self._segments, *(segment for segment, _ in unread))}
+        for replaced in self._replaced:
+            begin = replaced.base_offset
             longer = next(each for each in self._segments if each.base_offset < begin < each.end_offset)
-            what = (
-                f"{longer.path(LOG)} ends at offset {longer.end_offset}, where no other file begins, so it "
-                f"did not replace {self._replaced[0].path(LOG)}: one of them belongs elsewhere"
-            )
-            raise self._damaged(what, begin, longer.end_offset)
+            if longer.end_offset not in bases:
+                what = (
+                    f"{longer.path(LOG)} ends at offset {longer.end_offset}, where no other file begins, so "
+                    f"it did not replace {replaced.path(LOG)}: one of them belongs elsewhere"
+                )
+                raise self._damaged(what, begin, longer.end_offset)
         if clean_mark is not None and end > clean_mark.end_offset:
             what = f"the log ends at offset {end}, but it was closed at offset {clean_mark.end_offset}"
             raise self._damaged(what, clean_mark.end_offset, end)

@@ -225,6 +225,22 @@ def test_a_longer_first_segment_of_another_log_does_not_replace_the_others(at: i
     refused_and_unchanged(storage, f"{FIRST_LOG} ends at offset {2 * at}, where no other file begins")
 
 
+def test_a_loss_of_power_may_strike_a_cleaning_and_the_end_of_the_log() -> None:
+    """A replaced file is there again, and a later segment, which was never synced, is torn."""
+    storage, writer = new_writer()
+    for _ in range(4):
+        writer.plain(2)
+        writer.roll()
+    crash(writer)
+    first, second, third, *_ = logs = files_of(storage, LOG)
+    cleaned = b"".join(storage.read_file(path) or b"" for path in (first, second))
+    storage.replace(first, cleaned, durable=True)
+    cut(storage, third, 10)
+    journal = open_journal(storage)
+    assert (journal.oldest_offset, journal.log_end_offset) == (0, 4)
+    assert files_of(storage, LOG) == [logs[0], logs[2]]
+
+
 @pytest.mark.parametrize("was_closed", [True, False])
 def test_an_older_copy_of_the_first_segment_does_not_cost_the_later_ones(*, was_closed: bool) -> None:
     """Segment, manifest and mark come from a backup that was copied over a newer directory."""
