@@ -244,6 +244,12 @@ def delete_records(
         try:
             start = admin.delete_records({where: offset})[where]
         except RequestFailed as problem:
+            if problem.error is ErrorCode.POLICY_VIOLATION:
+                raise CommandFailed(
+                    f"topic {name} is compacted, so its oldest records may hold the last values of keys "
+                    f"({problem.error.name})",
+                    then="with cleanup.policy=compact,delete it is allowed (`fencepost help compaction`)",
+                ) from problem
             if problem.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
             first, end = admin.beginning_offsets([where])[where], admin.end_offsets([where])[where]

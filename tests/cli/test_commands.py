@@ -48,6 +48,13 @@ def test_topics(tool: DataTool) -> None:
     assert "fencepost topic list" in tool("topic", "describe", "maps", code=1)
 
 
+def test_records_of_a_compacted_topic_are_not_deleted(tool: DataTool) -> None:
+    tool("topic", "create", "latest", "-c", "cleanup.policy=compact")
+    refused = tool("topic", "delete-records", "latest", "-p", "0", "--before", "end", code=1)
+    assert "topic latest is compacted" in refused
+    assert "cleanup.policy=compact,delete" in refused
+
+
 def test_a_topic_with_an_impossible_name(tool: DataTool) -> None:
     assert "249" in tool("topic", "create", "not/a/topic", code=1)
 
