@@ -61,7 +61,7 @@ class BrokerConfig(NamedTuple):
             case ConfigType.DOUBLE:
                 return "0 to 1"
             case ConfigType.LIST:
-                return "delete, compact, or both"
+                return "delete, compact, both, or empty"
             case _ if self.highest is None:
                 return f"at least {self.lowest:,}"
             case _:

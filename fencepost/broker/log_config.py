@@ -94,7 +94,7 @@ def ratio(text: str) -> float:
 def cleanup_policy(text: str) -> tuple[str, ...]:
     policies = tuple(dict.fromkeys(listed(text)))  # as in Kafka, a repetition does not count
     if set(policies) - {COMPACT, DELETE}:
-        raise ValueError(f"it must be {DELETE}, {COMPACT}, or both, separated by a comma")
+        raise ValueError(f"it must be {DELETE}, {COMPACT}, both separated by a comma, or empty")
     return policies
 
 

@@ -147,7 +147,7 @@ def test_a_setting_that_is_not_there_is_refused(name: str, value: str | None) ->
         ("flush.ms", "1", "it must be 9223372036854775807: the broker's --sync says when"),
         ("retention.ms", "-2", "it must be an integer from -1 to 9223372036854775807"),
         ("min.cleanable.dirty.ratio", "half", "it must be a number from 0 to 1"),
-        ("cleanup.policy", "forget", "it must be delete, compact, or both, separated by a comma"),
+        ("cleanup.policy", "forget", "it must be delete, compact, both separated by a comma, or empty"),
     ],
 )
 def test_a_refused_setting_says_what_it_must_be(name: str, value: str, why: str) -> None:
