@@ -139,6 +139,8 @@ def report(problem: Exception) -> int:
         case OSError() if problem.filename is not None:
             what = f"{problem.filename}: {problem.strerror}"
             then, code = ("check the path", WRONG_USAGE) if isinstance(problem, BAD_PATH) else ("", FAILED)
+            if isinstance(problem, PermissionError):
+                then = "check the path, and the rights of the user of this process"
         case FencepostError() | OSError():
             what = str(problem)
         case _:

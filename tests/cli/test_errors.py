@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from fencepost.cli.application import run
 from fencepost.cli.consume import Retries
-from fencepost.cli.errors import CommandFailed, report
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed, report
 from fencepost.client.errors import ClientError, CommitOutcomeUnknown, CorruptRecords, RequestTimeout
 from fencepost.client.metadata import NOT_A_BROKER
 from fencepost.protocol.errors import ErrorCode
@@ -37,6 +39,13 @@ def test_the_advice_fits_what_the_broker_said(
     what, advice = capsys.readouterr().err.splitlines()
     assert problem.because in what
     assert words in advice
+
+
+def test_the_rights_to_a_file_may_be_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(PermissionError(errno.EACCES, "Permission denied", "orders.tsv")) == WRONG_USAGE
+    what, advice = capsys.readouterr().err.splitlines()
+    assert what == "fencepost: orders.tsv: Permission denied"
+    assert "the rights of the user" in advice
 
 
 @pytest.mark.parametrize(
