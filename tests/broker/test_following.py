@@ -199,7 +199,7 @@ def test_topics_are_made_by_the_controller_alone() -> None:
     assert cluster.ask(3, m.DeleteTopics(topics=("orders",))).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     internal = m.CreateTopics(topics=(m.CreateTopic(topic=TRANSACTION_STATE_TOPIC, partition_count=1),))
     (answer,) = body_of(cluster.ask(CONTROLLER, internal), m.CreateTopicsReply).topics
-    assert answer.error is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert answer.error is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 # --- nodes that are late -----------------------------------------------------------------------------------
