@@ -87,6 +87,11 @@ class WrongUsage(CommandFailed):
 
 
 BAD_PATH: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+CHECK_THE_LOGIN: Final = (
+    "check the security settings in --command-config FILE and in the environment (`fencepost help access`)"
+)
+CHECK_THE_PATH: Final = "check the path"
+AND_THE_RIGHTS: Final = ", and the rights of the user of this process"
 START_A_BROKER: Final = (
     "start a broker with `fencepost serve DIR`, or give the address of a running one with --bootstrap-server"
 )
@@ -122,11 +127,7 @@ def report(problem: Exception) -> int:
             what = problem.because
             then = "`fencepost topic create` creates a topic; `fencepost topic list` shows the topics"
         case AuthenticationFailed():
-            what, code = problem.because, NO_BROKER
-            then = (
-                "check the security settings in --command-config FILE and in the environment "
-                "(`fencepost help access`)"
-            )
+            what, then, code = problem.because, CHECK_THE_LOGIN, NO_BROKER
         case AuthorizationFailed():
             what = REQUEST_NAME.sub("", problem.because)
             then = "an administrator can allow it in the broker's ACL file (`fencepost help access`)"
@@ -138,9 +139,8 @@ def report(problem: Exception) -> int:
             what, code = str(problem), WRONG_USAGE
         case OSError() if problem.filename is not None:
             what = f"{problem.filename}: {problem.strerror}"
-            then, code = ("check the path", WRONG_USAGE) if isinstance(problem, BAD_PATH) else ("", FAILED)
-            if isinstance(problem, PermissionError):
-                then = "check the path, and the rights of the user of this process"
+            then, code = (CHECK_THE_PATH, WRONG_USAGE) if isinstance(problem, BAD_PATH) else ("", FAILED)
+            then += AND_THE_RIGHTS if isinstance(problem, PermissionError) else ""
         case FencepostError() | OSError():
             what = str(problem)
         case _:
