@@ -37,6 +37,8 @@ def missing_acks(spark: SparkSession, paths: Sequence[str], acks: Path) -> Findi
     told = told.where("topic IS NOT NULL AND partition IS NOT NULL AND offset IS NOT NULL").drop("broken")
     topics = sorted(row["topic"] for row in told.select("topic").distinct().collect())
     if not topics:
+        if not unread:
+            findings.note(Place(str(acks)), "it is empty", "no record was compared")
         return findings
     places = told.groupBy("topic", "partition", "offset").count().where("count > 1")
     repeated = places.orderBy("topic", "partition", "offset").limit(TOLD_MAX).collect()

@@ -63,7 +63,8 @@ ADVICE: Final = {
     ErrorCode.INVALID_CONFIG: "`fencepost help compaction` lists the settings of a topic",
     ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of this id is still ending; try again",
     ErrorCode.KAFKA_STORAGE_ERROR: "see the broker's log; stop the broker, then run `fencepost check DIR`",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "a topic name has up to 249 ASCII letters, digits, '.', '_' and '-'",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "choose another name, of up to 249 ASCII letters, digits, '.', '_' "
+    "and '-'",
 }
 
 REQUEST_NAME: Final = re.compile(r"^[A-Z]\w+: ")

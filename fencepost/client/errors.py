@@ -168,7 +168,7 @@ _SPOILED: Final = (
     "otherwise the transaction has timed out, and can be repeated"
 )
 _SMALLER: Final = "smaller records, set a batch_size below max.message.bytes of the topic, or raise that"
-_NAME: Final = "A topic name has up to 249 ASCII letters, digits, '.', '_' and '-'"
+_NAME: Final = "Choose another name, of up to 249 ASCII letters, digits, '.', '_' and '-'"
 _MEMBERS: Final = "Stop the members of the group first; Admin.describe_consumer_group() shows them"
 _TOPICS: Final = "Admin.list_topics() shows the topics"
 _E = ErrorCode

@@ -200,6 +200,16 @@ def test_acknowledged_records_that_are_missing(spark: SparkSession, pipeline: Pa
     ]
 
 
+def test_an_empty_file_of_acknowledgements_is_a_note(
+    spark: SparkSession, pipeline: Path, tmp_path: Path
+) -> None:
+    acks = tmp_path / "acks.jsonl"
+    acks.touch()
+    (note,) = missing_acks(spark, [str(pipeline)], acks).found
+    assert (note.severity, note.what) == (Severity.NOTE, "it is empty")
+    assert note.means == "no record was compared"
+
+
 def test_a_topic_that_the_metadata_does_not_know_is_a_note(spark: SparkSession, tmp_path: Path) -> None:
     at = closed()
     rename_topic(at, "orders", "orderz")
