@@ -80,7 +80,9 @@ LOST_ELECTIONS_MAX: Final = 1_000
 SNAPSHOT_SAVES_BYTES: Final = 4096
 
 _PLACED = struct.Struct(">qiixI")  # base offset, batch length, leader epoch, checksum
-_NOT_PLACED: Final = "the leader placed the batch at another offset or epoch, or it has another header"
+_NOT_PLACED: Final = (
+    "the leader placed the batch at another offset or epoch, or with another header"
+)
 
 
 class StaleLeader(FencepostError):
@@ -393,8 +395,8 @@ class Journal:
             count = len(deletable(self._bases, self.log_start_offset, snapshots=self._snapshots.offsets))
             if not count:
                 return False
-            # The producers of deleted segments live on in the snapshot, if there is one of this log. One that
-            # is not no longer counts.
+            # The producers of deleted segments live on in the snapshot. `newest_snapshot` drops one of
+            # another log; then fewer segments can be deleted.
             found = self.newest_snapshot(at_most=self._bases[count])
             if found is not None and found[0] == self._bases[count]:
                 break

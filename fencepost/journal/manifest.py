@@ -113,9 +113,7 @@ class Manifest:
 
     def other_topic(self, topic_id: bytes) -> str:
         """Why this is no manifest of the topic with this id; empty if it may be one."""
-        if NO_TOPIC_ID in (topic_id, self.topic_id) or topic_id == self.topic_id:
-            return ""
-        return why_other_topic(self.topic_id, topic_id)
+        return why_other_topic(self.topic_id, topic_id) if _are_two_topics(self.topic_id, topic_id) else ""
 
     @property
     def log_end_offset(self) -> int:
@@ -275,14 +273,13 @@ def read_log_start(storage: StorageReader, directory: str, topic_id: bytes = NO_
     if data is None:
         return 0
     try:
-        content = decode_json(data, place=place, version=LOG_START_VERSION)
-        found = parse_topic_id(content["topic_id"])
-        if NO_TOPIC_ID not in (found, topic_id) and found != topic_id:
+        found, offset = _decode_log_start(data, place)
+        if _are_two_topics(found, topic_id):
             found_id, known_id = spell_topic_id(found), spell_topic_id(topic_id)
             raise CorruptIndex(
                 f"it was written for a topic with id {found_id}, but this one has id {known_id}"
             )
-        return int(content["log_start_offset"])
+        return offset
     except MisplacedFile as problem:
         raise misplaced(storage, directory, problem) from problem
     except (CorruptIndex, KeyError, TypeError, ValueError) as problem:
@@ -294,10 +291,15 @@ def log_start_topic_id(storage: StorageReader, directory: str) -> bytes:
     """The topic id in the log start; NO_TOPIC_ID without an intact one."""
     place = f"{directory}/{LOG_START_FILE}"
     try:
-        data = storage.read_file(place) or b""
-        return parse_topic_id(decode_json(data, place=place, version=LOG_START_VERSION)["topic_id"])
+        return _decode_log_start(storage.read_file(place) or b"", place)[0]
     except (CorruptIndex, KeyError, TypeError, ValueError):
         return NO_TOPIC_ID
+
+
+def _decode_log_start(data: bytes, place: str) -> tuple[bytes, int]:
+    """The topic id and the offset; CorruptIndex, KeyError, TypeError or ValueError if it is damaged."""
+    content = decode_json(data, place=place, version=LOG_START_VERSION)
+    return parse_topic_id(content["topic_id"]), int(content["log_start_offset"])
 
 
 def write_log_start(storage: Storage, directory: str, offset: int, topic_id: bytes = NO_TOPIC_ID) -> None:
@@ -323,6 +325,11 @@ _VERSIONS: Final[Mapping[str, int]] = {
     CHECKPOINT_FILE: CHECKPOINT_VERSION,
     LOG_START_FILE: LOG_START_VERSION,
 }
+
+
+def _are_two_topics(found: bytes, known: bytes) -> bool:
+    """Whether both topic ids are known, and differ."""
+    return NO_TOPIC_ID not in (found, known) and found != known
 
 
 def why_other_topic(found: bytes, known: bytes, source: str = "the topic of this name") -> str:

@@ -88,7 +88,7 @@ from fencepost.repair.salvage import (
     mend_epochs,
     salvage,
 )
-from fencepost.repair.witnesses import kind_of, refuse_replaced, witness_of
+from fencepost.repair.witnesses import kind_of, witness_of
 
 METADATA: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _DERIVED: Final = (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, f"/{MANIFEST}", f"/{CHECKPOINT}")
@@ -302,7 +302,6 @@ class _Planner:
         self.vanished = {partition for partition in parsed if partition is not None}
 
     def _read(self, partition: TopicPartition) -> None:
-        refuse_replaced(self.storage, partition, self.closed.get(str(partition)))
         known = self.cluster.leaders.get(partition)
         known_id = NO_TOPIC_ID if known is None else known.topic_id
         witness = witness_of(self.storage, partition, self.closed.get(str(partition)), known_id=known_id)

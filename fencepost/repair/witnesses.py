@@ -106,17 +106,19 @@ def witness_of(
 ) -> Witness:
     """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file.
     `closed` is the last segment in the mark of a clean stop, `known_id` the id of the topic in the metadata.
+    ReplacedFile if the last log file is not the one that was written here.
     """
     directory, bad_log_start = str(partition), None
     closed_at = None if closed is None else closed.end_offset
-    start, promised, topic_id, last_base = 0, closed_at or 0, NO_TOPIC_ID, None
+    start, promised, topic_id, last_begun = 0, closed_at or 0, NO_TOPIC_ID, None
     checkpoint = storage.read_file(f"{directory}/{CHECKPOINT_FILE}")
     manifest = _manifest(storage, directory)
     if manifest is not None:
         topic_id = manifest.topic_id
         start, promised = manifest.log_start_offset, max(promised, manifest.promised_end(storage.boot_id))
         if manifest.segments and manifest.is_of_boot(storage.boot_id):
-            last_base = manifest.segments[-1].base_offset
+            last_begun = manifest.segments[-1]
+    _refuse_replaced(storage, directory, {CLEAN_FILE: closed, f"{directory}/{MANIFEST_FILE}": last_begun})
     with suppress(CorruptIndex):
         if checkpoint is not None and (entries := decode_checkpoint(checkpoint, directory=directory)):
             promised = max(promised, entries[-1].end_offset)
@@ -129,6 +131,7 @@ def witness_of(
     except DamagedLog as problem:
         bad_log_start = str(problem.__cause__)
         start = max(start, min(sizes_of(storage, directory), default=0))
+    last_base = None if last_begun is None else last_begun.base_offset
     bounds = Bounds(start=start, promised=max(start, promised), closed_at=closed_at, last_base=last_base)
     return Witness(bounds, bad_log_start, topic_id)
 
@@ -140,18 +143,16 @@ def _manifest(storage: StorageReader, directory: str) -> Manifest | None:
     return None
 
 
-def refuse_replaced(storage: StorageReader, partition: TopicPartition, closed: SyncedSegment | None) -> None:
-    """ReplacedFile if the last log file is not the one that was written here: no program can know which one
-    to keep.
+def _refuse_replaced(
+    storage: StorageReader, directory: str, described: Mapping[str, SegmentSummary | None]
+) -> None:
+    """ReplacedFile if a log file is not the one that a small file describes: no program can know which one to
+    keep. `described`: the last segment, by the small file.
     """
-    directory, sizes = str(partition), sizes_of(storage, str(partition))
-    described: dict[str, SegmentSummary] = {} if closed is None else {CLEAN_FILE: closed}
-    manifest = _manifest(storage, directory)
-    if manifest is not None and manifest.segments and manifest.is_of_boot(storage.boot_id):
-        described[f"{directory}/{MANIFEST_FILE}"] = manifest.segments[-1]
+    sizes = sizes_of(storage, directory)
     for witness, summary in described.items():
-        path = log_file(directory, summary.base_offset)
-        if summary.base_offset in sizes:
+        if summary is not None and summary.base_offset in sizes:
+            path = log_file(directory, summary.base_offset)
             with closing(storage.open(path)) as file:
                 if is_other_file(file, summary):
                     raise ReplacedFile(storage.location, path, witness)

@@ -120,16 +120,22 @@ async def sending(address: str, cancelled: CancelledAt) -> None:
     assert sorted(await read(address)) == list(futures)
 
 
+async def stored(address: str) -> list[bytes]:
+    """Records in all partitions, as many in each; their values."""
+    values = [b"%d" % number for number in range(8)]
+    async with AsyncProducer(address) as producer:
+        for number, value in enumerate(values):
+            await producer.send("t", value, partition=number % len(PARTITIONS))
+    return values
+
+
 async def polling(
     address: str,
     cancelled: CancelledAt,
     poll: Callable[[AsyncConsumer], Awaitable[list[ConsumedBatch]]] = AsyncConsumer.poll,
 ) -> None:
     """What a cancelled poll() had taken is returned by the next one."""
-    values = [b"%d" % number for number in range(8)]
-    async with AsyncProducer(address) as producer:
-        for number, value in enumerate(values):
-            await producer.send("t", value, partition=number % len(PARTITIONS))
+    values = await stored(address)
     seen: list[bytes] = []
 
     async def take() -> None:
@@ -164,10 +170,7 @@ class Committing(RebalanceListener):
 
 async def membership(address: str, cancelled: CancelledAt) -> None:
     """A member reads everything once, and is gone when it has left."""
-    values = [b"%d" % number for number in range(8)]
-    async with AsyncProducer(address) as producer:
-        for number, value in enumerate(values):
-            await producer.send("t", value, partition=number % len(PARTITIONS))
+    values = await stored(address)
     seen: list[bytes] = []
 
     async def take() -> None:

@@ -596,7 +596,11 @@ OF_TOPICS: Final = (
         "recovery does not compare topic ids",
         breaks="The records of a deleted topic appear in the next topic of its name.",
         workload="topics",
-        edits=(Edit("journal.manifest:Manifest.other_topic", {"topic_id == self.topic_id": "True"}),),
+        edits=(
+            Edit(
+                "journal.manifest:Manifest.other_topic", {"_are_two_topics(self.topic_id, topic_id)": "False"}
+            ),
+        ),
     ),
     Mutation(
         "a deletion is not synced",
