@@ -92,6 +92,7 @@ def ratio(text: str) -> float:
 
 
 def cleanup_policy(text: str) -> tuple[str, ...]:
+    """The policies that a text names, in its order; ValueError for any other word."""
     policies = tuple(dict.fromkeys(listed(text)))  # as in Kafka, a repetition does not count
     if set(policies) - {COMPACT, DELETE}:
         raise ValueError(f"it must be {DELETE}, {COMPACT}, both separated by a comma, or empty")

@@ -2,8 +2,8 @@
 
 Rule: it prints the requested records, and never others in their place. What it prints as JSON or
 CSV, `fencepost produce` writes again. A partition that cannot be read is reported on stderr and retried,
-without --follow only until no record has arrived for `ANSWER_MS`. One that cannot be read from the beginning
-is left out, and without --group the others are printed before the command fails.
+without --follow only until no record has arrived for `ANSWER_MS`. If one is refused when the command starts,
+the others are printed before the command fails; with --group, it fails at once.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rule: one line on stderr when it begins and one when records are acknowledged again; in between, one if the
 reason has changed, at most every ten seconds. Records that the producer gives up (an abort, an error) are no
-longer overdue either, but nobody has acknowledged them.
+longer overdue, but that is no acknowledgement.
 """
 
 from __future__ import annotations

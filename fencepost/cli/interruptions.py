@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command as exceptions. One that Python has dropped comes again.
+"""Ctrl-C and SIGTERM end a command as exceptions. If Python drops one, the signal is sent again.
 
 Python calls the handler of a signal between two instructions of the main thread, wherever that is: also in
 `__del__`, and in the callback of a weak reference, of which each import has one. These cannot raise: Python
@@ -40,14 +40,14 @@ Ended = (KeyboardInterrupt, Stopped)
 
 
 def drop_no_signal() -> None:
-    """From now on, the process sends itself a signal again whose exception was dropped."""
+    """From now on, if Python drops the exception of a signal, the process sends itself the signal again."""
     sys.unraisablehook = _send_again
 
 
 @contextmanager
 def held_back() -> Generator[None]:
-    """Signals wait for the end of this block. A process that it starts never gets Ctrl-C: it inherits the
-    mask, with which even its imports are not interrupted.
+    """Signals wait for the end of this block. A process that it starts never gets Ctrl-C, not even during its
+    imports, because it inherits the signal mask.
     """
     arrived: list[int] = []
 

@@ -12,7 +12,7 @@ Rule: a program that only polls hears of each problem that lasts: by one warning
 #     its name is invalid, or ACLs forbid reading it          at once      poll() raises it once
 #     an assigned partition does not exist                    after 1 s    poll() raises it each time
 #
-# A problem that has passed is forgotten, and told again if it returns.
+# A problem that has passed is forgotten, and reported again if it returns.
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class ConsumerProblems:
         return [WarnProgram(warning) for warning in warnings]
 
     def _lasts(self, kind: str, what: object, now: int, patience_ms: int) -> bool:
-        """Whether a problem has lasted for so long, and is not told. One that a step does not ask for has
-        passed.
+        """Whether a problem has lasted this long, and the program has not heard of it. A problem that a step
+        does not ask about has passed.
         """
         key = (kind, str(what))
         since = self._since[key] = self._before.get(key, now)

@@ -80,9 +80,7 @@ LOST_ELECTIONS_MAX: Final = 1_000
 SNAPSHOT_SAVES_BYTES: Final = 4096
 
 _PLACED = struct.Struct(">qiixI")  # base offset, batch length, leader epoch, checksum
-_NOT_PLACED: Final = (
-    "the leader placed the batch at another offset or epoch, or with another header"
-)
+_NOT_PLACED: Final = "the leader placed the batch at another offset or epoch, or with another header"
 
 
 class StaleLeader(FencepostError):
@@ -149,7 +147,7 @@ class Journal:
         self._snapshots = recovered.snapshots
         # The first offset for readers; the batch that holds it may begin earlier.
         self.log_start_offset = recovered.log_start_offset
-        self._durable_start = 0  # nobody knows whether the one that was found was ever synced
+        self._durable_start = 0  # whether the log start that was found was ever synced is unknown
         self._reading: Segment | None = None
         self.log_end_offset = self._active.end_offset
         self.leader_epoch = self._active.leader_epoch  # the newest seen; -1 before the first
