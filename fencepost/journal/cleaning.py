@@ -103,7 +103,7 @@ class Cleaning:
         self._segments = segments
         self._left = deque(segments)
         self._cleaner: Cleaner | None = None
-        self._transactions = journal.open_at_start()
+        self._transactions = journal.open_at(segments[0].base_offset)
         self._made: tuple[Sequence[Segment], Segment] | None = None
         self._is_synced = False  # the segments that are left
 
@@ -117,7 +117,6 @@ class Cleaning:
             self._cleaner = Cleaner(
                 self._survey,
                 aborted=self._aborted,
-                open_at_start=self._transactions,
                 now=self._rules.now,
                 delete_retention_ms=self._rules.delete_retention_ms,
             )
@@ -154,14 +153,16 @@ class Cleaning:
             yield header, batch
 
     def _write(self, cleaner: Cleaner) -> None:
-        made = self.journal.new_segment(self._left[0].base_offset)
+        start = self._left[0].base_offset
+        made = self.journal.new_segment(start)
         group: list[Segment] = []
         read: list[int] = []
         written: list[int] = []
         made.remove()  # what an abandoned cleaning left would precede what is written now
         try:
             made.create()
-            for header, batch in cleaner.clean(self._next_group(made, group, read)):
+            opened = self.journal.open_at(start)
+            for header, batch in cleaner.clean(self._next_group(made, group, read), opened=opened):
                 made.append(batch, header, last_offset=header.last_offset, leader_epoch=header.leader_epoch)
                 written.append(header.crc)
                 aborted = self._transactions.see(header, batch)

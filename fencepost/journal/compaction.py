@@ -23,11 +23,11 @@ open transactions and the same log end as from the whole log, and no record that
 #     a tombstone                   until its delete horizon: a reader that has read the older value, and is
 #                                   slower than the compaction, must still learn that the key is gone. The
 #                                   first cleaning sets the horizon, now + delete.retention.ms (KIP-534)
-#     a marker                      while a batch of its transaction is there, or the snapshot at the start of
-#                                   the log has it open (retention deleted its beginning); and then until its
-#                                   own horizon, which the cleaning that removes the last of them sets. Kafka
-#                                   sets it one cleaning later, so there a log of short transactions takes
-#                                   longer to shrink
+#     a marker                      while a batch of its transaction is there, or a snapshot before it that
+#                                   stays has the transaction open: a start may begin with this snapshot; and
+#                                   then until its own horizon, which the cleaning that removes the last of
+#                                   them sets. Kafka sets it one cleaning later, so there a log of short
+#                                   transactions takes longer to shrink
 #     a producer's last batch       without its records: it holds the last sequence, by which duplicates and
 #                                   gaps are recognised
 #     a producer's last marker      it holds the newest epoch, which fences older ones. Kafka reads that from
@@ -171,25 +171,25 @@ class Cleaner:
         survey: Survey,
         *,
         aborted: Iterable[AbortedRange],
-        open_at_start: Iterable[OpenTransaction] = (),
         now: int,
         delete_retention_ms: int,
     ) -> None:
-        """`now` (ms) passes delete horizons, and sets new ones. `open_at_start` is what the snapshot at the
-        start of the log has open.
-        """
+        """`now` (ms) passes delete horizons, and sets new ones."""
         self._end, self._latest, self._keys_max = survey.end, survey.latest, survey.keys_max
         self._first_dirty, self._live = survey.first_dirty, survey.live_offsets()
         self._kept_batches, self._kept_markers = survey.kept_batches(), survey.kept_markers()
         self._aborted = _Aborted(aborted)
         self._now = now
         self._horizon_ms = min(now + delete_retention_ms, INT64_MAX)
-        # Producers with a batch left since their last marker. Retention may have deleted the beginning of a
-        # transaction, but the snapshot remembers it.
-        self._with_batches = {transaction.producer_id for transaction in open_at_start}
+        self._with_batches: set[int] = set()  # producers with a batch left since their last marker
 
-    def clean(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """What is left of a piece of the log, without gaps."""
+    def clean(
+        self, batches: Iterable[Batch], *, opened: Iterable[OpenTransaction] = ()
+    ) -> Iterator[Batch]:
+        """What is left of a piece of the log, without gaps. `opened` is what the snapshot at its start has
+        open: the batches of these transactions may be gone, but the snapshot remembers them.
+        """
+        self._with_batches.update(transaction.producer_id for transaction in opened)
         start = 0
         gap: BatchHeader | None = None  # the last of the removed batches from offset `start` on
         for header, batch in batches:

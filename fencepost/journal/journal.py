@@ -342,11 +342,9 @@ class Journal:
             self._storage, self._directory, base_offset, OpenFiles(OPEN_FILES), suffix=CLEANED_SUFFIX
         )
 
-    def open_at_start(self) -> OpenTransactions:
-        """The transactions that were open where the oldest segment begins. The snapshot is believed: what
-        could contradict it was deleted.
-        """
-        producers = read_snapshot(self._storage, self._directory, self.oldest_offset)
+    def open_at(self, offset: int) -> OpenTransactions:
+        """The transactions that the snapshot at an offset has open; none without one."""
+        producers = read_snapshot(self._storage, self._directory, offset)
         return open_in_snapshot(producers or ())
 
     def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:

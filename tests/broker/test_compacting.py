@@ -455,10 +455,10 @@ def test_an_unreadable_snapshot_costs_the_compaction_and_nothing_else(
     story = Story(settings=CLEANED, journal=JournalSettings(segment_bytes=1_000))
     me = story.identity()
 
-    def fails(journal: Journal) -> OpenTransactions:
+    def fails(journal: Journal, offset: int) -> OpenTransactions:
         raise StorageError("no file descriptor is left")
 
-    monkeypatch.setattr(Journal, "open_at_start", fails)
+    monkeypatch.setattr(Journal, "open_at", fails)
     for number in range(20):
         story.commit_offset(me, "readers", number)
         me = story.ended(me, COMMIT)

@@ -146,9 +146,9 @@ OF_FILES: Final = (
     ),
     _one(
         "a marker goes although the snapshot has its transaction open",
-        "journal.compaction:Cleaner.__init__",
-        "{transaction.producer_id for transaction in open_at_start}",
-        "set()",
+        "journal.compaction:Cleaner.clean",
+        "self._with_batches.update(transaction.producer_id for transaction in opened)",
+        "pass",
         breaks="A transaction whose beginning retention deleted is open forever.",
     ),
     _one(

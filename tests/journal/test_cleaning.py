@@ -17,6 +17,7 @@ from fencepost.journal.manifest import ManifestState
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.simulated import SimulatedStorage
+from fencepost.journal.snapshots import open_in_snapshot
 from fencepost.journal.storage import DamagedLog, Storage, StorageError
 from fencepost.protocol.batches import covering_batch, place, read_header
 from fencepost.protocol.records import build_data_batch
@@ -351,6 +352,35 @@ def test_a_marker_stays_while_the_snapshot_at_the_start_has_its_transaction_open
     assert open_in(journal) == []
 
 
+def test_a_marker_stays_while_a_snapshot_that_retention_needs_has_its_transaction_open() -> None:
+    """A loss of power may take the newer snapshots. From this one on, nothing else ends the transaction, and
+    the producer, which was forgotten, writes no other marker.
+    """
+    storage = MemoryStorage()
+    writer = Writer(opened(storage))
+    journal = writer.journal
+    writer.append(build_data_batch([b"v" * 700], keys=[b"a"], base_timestamp=1_000))
+    writer.data(1)
+    writer.roll()
+    start = journal.log_end_offset
+    writer.commit(1)
+    writer.append(build_data_batch([b"v" * 700], keys=[b"b"], base_timestamp=1_000))
+    writer.roll()
+    for now in (5_000, 6_000, 7_000):  # the first one sets horizons, the second one passes them
+        clean(journal, now=now, delete_retention_ms=0, producers=frozenset(), is_deleted=True)
+    journal.abandon()
+    for path in files_of(storage, "snapshot")[1:]:
+        storage.remove(path)
+    found = opened(storage)
+    snapshot = found.newest_snapshot(found.log_end_offset)
+    assert snapshot is not None
+    assert snapshot[0] == start
+    transactions = open_in_snapshot(snapshot[1])
+    for header, batch in found.batches(start):
+        transactions.see(header, batch)
+    assert list(transactions) == []
+
+
 def test_retention_frees_the_disk_of_a_log_that_is_cleaned() -> None:
     """Segments are deleted up to a snapshot, so a cleaning leaves those where segments begin."""
     journal, log = opened(MemoryStorage()), Log()
@@ -386,7 +416,7 @@ def test_a_segment_without_a_timestamp_is_as_old_as_the_next_one(now: int, start
 
 def open_in(journal: Journal) -> list[OpenTransaction]:
     """What a new leader takes for open."""
-    transactions = journal.open_at_start()
+    transactions = journal.open_at(journal.oldest_offset)
     for header, batch in journal.batches(journal.oldest_offset):
         transactions.see(header, batch)
     return list(transactions)
