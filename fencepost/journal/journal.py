@@ -397,6 +397,7 @@ class Journal:
             if found is not None and found[0] == self._bases[count]:
                 break
         with self._writing():
+            self._snapshots.sync(self._bases[count])
             for segment in self._segments[:count]:  # oldest first, so that a crash leaves no gap
                 segment.remove()
             for offset in [*self._snapshots.offsets.irange(maximum=self._bases[count] - 1)]:

@@ -89,6 +89,13 @@ class Snapshots:
             self.remove(other)
         self.offsets.add(offset)
 
+    def sync(self, offset: int) -> None:
+        """Make the snapshot at an offset durable. It needs no room: the disk may be full."""
+        file = self._storage.open(self.path(offset))
+        file.sync()
+        file.close()
+        self._storage.sync_directory(self._directory)
+
     def remove(self, offset: int) -> None:
         """Remove the snapshot at an offset."""
         self._storage.remove(self.path(offset))

@@ -95,6 +95,19 @@ def test_a_start_that_finishes_a_deletion_believes_no_snapshot_of_another_log() 
     assert "no batch of producer 8 ends at offset 11" in journal.take_removed_snapshots()[0]
 
 
+def test_the_snapshot_that_stands_for_deleted_segments_survives_a_loss_of_power() -> None:
+    """Nothing else says who wrote in them, or that a transaction which began there is open."""
+    storage = SimulatedStorage(lambda most: 0)  # nothing that was not synced is left
+    journal = rolled(storage).journal
+    journal.move_log_start(12)
+    assert journal.remove_deleted()
+    journal.sync()
+    storage.lose_power()
+    found = Journal(storage, ORDERS)
+    assert found.oldest_offset == 12
+    assert found.newest_snapshot(at_most=EVERYTHING) == (12, PRODUCERS)
+
+
 def test_a_log_start_that_was_not_synced_is_written_again_before_it_is_acknowledged() -> None:
     broken = set[str]()
     storage = SimulatedStorage(lambda _most: 0, breaks=lambda _operation, path: path in broken)
