@@ -72,16 +72,11 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord, transaction_batch
-from fencepost.simulator.judges.acknowledged_offsets import AcknowledgedOffsets
 from fencepost.simulator.judges.group_rules import OwnerRule
 from fencepost.simulator.judges.listing_rule import ListingRule
-from fencepost.simulator.judges.partition_rules import (
-    OffsetsBatch,
-    OffsetsRecord,
-    PartitionRecord,
-    judge_fetched,
-    judge_snapshot,
-)
+from fencepost.simulator.judges.offset_rules import AcknowledgedOffsets, OffsetsBatch, OffsetsRecord
+from fencepost.simulator.judges.partition_rules import PartitionRecord, judge_fetched
+from fencepost.simulator.judges.recovery_rule import judge_snapshot
 from fencepost.simulator.judges.reply_rules import ReplyRules, Unanswered
 from fencepost.simulator.judges.rules import Exercised, Violation
 from fencepost.simulator.judges.transaction_rules import BookEntry, TransactionBook

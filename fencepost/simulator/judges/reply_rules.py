@@ -44,7 +44,8 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.judges import rules
-from fencepost.simulator.judges.partition_rules import OffsetsRecord, PartitionRecord
+from fencepost.simulator.judges.offset_rules import OffsetsRecord
+from fencepost.simulator.judges.partition_rules import PartitionRecord
 from fencepost.simulator.judges.rare_states import (
     END_RETRIED,
     INIT_RETRIED,

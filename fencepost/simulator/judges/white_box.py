@@ -66,18 +66,12 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
-from fencepost.simulator.judges.acknowledged_offsets import AcknowledgedOffsets
 from fencepost.simulator.judges.coverage import COUNTED, CellCounter
 from fencepost.simulator.judges.group_rules import OwnerRule
 from fencepost.simulator.judges.listing_rule import ListingRule
-from fencepost.simulator.judges.partition_rules import (
-    OffsetsBatch,
-    OffsetsRecord,
-    PartitionRecord,
-    RecoveryRule,
-    judge_fetched,
-    judge_order,
-)
+from fencepost.simulator.judges.offset_rules import AcknowledgedOffsets, OffsetsBatch, OffsetsRecord
+from fencepost.simulator.judges.partition_rules import PartitionRecord, judge_fetched, judge_order
+from fencepost.simulator.judges.recovery_rule import RecoveryRule
 from fencepost.simulator.judges.reply_rules import WATCHED, ReplyRules
 from fencepost.simulator.judges.rules import (
     CONVERGENCE,
