@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from fencepost.simulation import run_scenario as run_scenario
     from fencepost.simulator.failure import SimulationFailed as SimulationFailed
     from fencepost.simulator.fuzz.worlds import simulate as simulate
-    from fencepost.simulator.run import RunResult as RunResult
+    from fencepost.simulator.run_result import RunResult as RunResult
     from fencepost.testing.assertions import assert_committed as assert_committed
     from fencepost.testing.assertions import assert_exactly_once as assert_exactly_once
     from fencepost.testing.assertions import assert_no_open_transactions as assert_no_open_transactions
@@ -141,7 +141,7 @@ _HOMES = {
     "TopicPartition": "fencepost.protocol.terms",
     "TransactionAborted": "fencepost.client.errors",
     "TransactionState": "fencepost.protocol.terms",
-    "RunResult": "fencepost.simulator.run",
+    "RunResult": "fencepost.simulator.run_result",
     "UnknownTopic": "fencepost.client.errors",
     "WrongState": "fencepost.client.errors",
 }

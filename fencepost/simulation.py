@@ -32,7 +32,7 @@ from fencepost.simulator.explore import explore as explore_config
 from fencepost.simulator.failure import SimulationFailed
 from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally, try_one
 from fencepost.simulator.fuzz.worlds import WorldKind, simulate
-from fencepost.simulator.run import RunResult, counted
+from fencepost.simulator.run_result import RunResult, counted
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.codec import BadScenario
 from fencepost.simulator.scenarios.files import scenario_of

@@ -28,7 +28,7 @@ from fencepost.protocol.terms import escaped
 
 if TYPE_CHECKING:
     from fencepost.cli.artefacts import JUnitCase
-    from fencepost.simulator.run import RunResult
+    from fencepost.simulator.run_result import RunResult
     from fencepost.simulator.scenarios.model import Case
     from fencepost.simulator.world.history import History
 

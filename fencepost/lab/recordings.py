@@ -19,7 +19,8 @@ from fencepost.lab.observer import RunObserver, consumer_of
 from fencepost.lab.points import StepPoints
 from fencepost.simulator.explore import Explored
 from fencepost.simulator.explore.history import BROKER_NAME
-from fencepost.simulator.run import Run, RunResult, Task
+from fencepost.simulator.run import Run, Task
+from fencepost.simulator.run_result import RunResult
 from fencepost.simulator.scenarios.model import Case
 from fencepost.simulator.scenarios.runner import record_case
 from fencepost.simulator.world.history import Appended, Coordinated, History

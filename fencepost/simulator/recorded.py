@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import attrs
 
-from fencepost.simulator.run import Run, RunResult
+from fencepost.simulator.run import Run
+from fencepost.simulator.run_result import RunResult
 from fencepost.simulator.world.history import History
 from fencepost.simulator.world.recording import Recorder
 from fencepost.simulator.world.world import ADMIN

@@ -18,7 +18,8 @@ from fencepost.lab.observer import RunObserver
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, NO_OFFSET
 from fencepost.simulation import read_scenario, simulate
 from fencepost.simulator.fuzz.plan import PLANNERS
-from fencepost.simulator.run import Run, RunResult
+from fencepost.simulator.run import Run
+from fencepost.simulator.run_result import RunResult
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.runner import record_case, run_case
 from fencepost.simulator.world.events import NodeKilled, NodeStepped

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.run import RunResult
+from fencepost.simulator.run_result import RunResult
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.files import scenario_of, text_of
 from fencepost.simulator.scenarios.model import RULE_NAMES, Case, cases

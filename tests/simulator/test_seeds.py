@@ -26,7 +26,8 @@ from fencepost.simulator.fuzz.worlds import FINAL_READER, TOPICS, partitions_of,
 from fencepost.simulator.judges.operations import OperationOutcome as Known
 from fencepost.simulator.judges.operations import Poll
 from fencepost.simulator.judges.rules import ABORTED_READ
-from fencepost.simulator.run import Run, RunResult
+from fencepost.simulator.run import Run
+from fencepost.simulator.run_result import RunResult
 from fencepost.simulator.scenarios.model import FuzzPlan, TxnWriterPlan
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import NodeKilled

@@ -23,7 +23,8 @@ import attrs
 from fencepost.simulator.fuzz.smaller_plans import DIMENSIONS
 from fencepost.simulator.fuzz.worlds import Planner, spec_of, try_choices, try_spec
 from fencepost.simulator.judges.rules import Violation
-from fencepost.simulator.run import CORE_FAILED, NOT_LIVE, RunResult
+from fencepost.simulator.run import CORE_FAILED, NOT_LIVE
+from fencepost.simulator.run_result import RunResult
 from fencepost.simulator.scenarios.model import FuzzPlan
 from fencepost.simulator.world.choices import Choices
 

@@ -55,7 +55,8 @@ from fencepost.simulator.faults.random_faults import (
 )
 from fencepost.simulator.fuzz.plan import PLANNERS, Planner, draw, verifies
 from fencepost.simulator.recorded import Also, Watcher
-from fencepost.simulator.run import Role, Run, RunResult, RunSpec, Task, run_of
+from fencepost.simulator.run import Role, Run, RunSpec, Task, run_of
+from fencepost.simulator.run_result import RunResult
 from fencepost.simulator.scenarios.model import (
     LONG_MS,
     SESSIONS_MS,

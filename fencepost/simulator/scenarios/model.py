@@ -26,7 +26,8 @@ from fencepost.simulator.actors.workloads import Membership
 from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
 from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
-from fencepost.simulator.run import CORE_FAILED, NOT_LIVE, counted
+from fencepost.simulator.run import CORE_FAILED, NOT_LIVE
+from fencepost.simulator.run_result import counted
 from fencepost.simulator.scenarios.codec import Between, Key, Length, Lists, OneOf, Prose, Spelled
 from fencepost.simulator.world.choices import PERMILLE
 from fencepost.simulator.world.world import WorldSettings

@@ -35,12 +35,12 @@ from fencepost.simulator.run import (
     Actor,
     Role,
     Run,
-    RunResult,
     RunSpec,
     Task,
     failure,
     run_of,
 )
+from fencepost.simulator.run_result import RunResult
 from fencepost.simulator.scenarios.model import (
     Case,
     ClusterShape,
