@@ -25,16 +25,8 @@ from fencepost.broker.partitions import partition
 from fencepost.broker.purgatory import Scan
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.handlers import write_record
-from fencepost.broker.transactions.state import COMPLETED, Transactions
-from fencepost.protocol.terms import (
-    LATE_TRANSACTION_BUFFER_MS,
-    MINUTE_MS,
-    NO_TIMESTAMP,
-    TopicPartition,
-    TransactionState,
-)
-
-MAY_EXPIRE: Final = frozenset({TransactionState.EMPTY, *COMPLETED})
+from fencepost.broker.transactions.state import Transactions
+from fencepost.protocol.terms import LATE_TRANSACTION_BUFFER_MS, MINUTE_MS, NO_TIMESTAMP, TopicPartition
 
 
 def start(node: Node, log: LeaderLog, now: int) -> None:
@@ -78,7 +70,7 @@ def expired(state: Transactions, *, before_ms: int) -> list[str]:
     return [
         name
         for name, record in state.records.items()
-        if record.state in MAY_EXPIRE and record.update_ms <= before_ms and name not in state.pending
+        if not record.state.is_open and record.update_ms <= before_ms and name not in state.pending
     ]
 
 

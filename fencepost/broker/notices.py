@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 from fencepost.broker.contract import BecomeLeader, Input, Outcome, Tick
 from fencepost.broker.host import Trouble, TroubleKind
 from fencepost.broker.node import Node
-from fencepost.broker.transactions.state import PREPARED
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import (
@@ -118,7 +117,7 @@ def _records(outcome: Outcome) -> Iterator[tuple[str, TransactionRecord]]:
     for append in outcome.appends:
         if append.partition.topic == TRANSACTION_STATE_TOPIC:
             for name, record in read_transactions(append.batch, append.header):
-                if record is not None and record.state in PREPARED:
+                if record is not None and record.state.is_prepared:
                     yield name, record
 
 

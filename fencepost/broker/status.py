@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
@@ -20,14 +20,12 @@ from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.transactions.state import PREPARED, Transactions
-from fencepost.broker.transactions.tables import ONGOING
+from fencepost.broker.transactions.state import Transactions
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import NO_TIMESTAMP, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.version import VERSION
 
 KnownTransactions = set[tuple[int, TopicPartition]]
-UNFINISHED: Final = PREPARED | {ONGOING}
 
 
 class PartitionStatus(NamedTuple):
@@ -71,7 +69,7 @@ def _known_transactions(node: Node) -> KnownTransactions | None:
         (record.producer_id, key)
         for log in logs
         for record in log.coordinator.records.values()
-        if record.state in UNFINISHED
+        if record.state.is_open
         for key in record.partitions
     }
 

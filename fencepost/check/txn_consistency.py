@@ -14,8 +14,6 @@ from fencepost.check.findings import Findings, Place
 from fencepost.check.records import KnownCluster
 from fencepost.check.scan import ScannedLog
 from fencepost.log_model.transactions import (
-    COMPLETED,
-    DECISIONS,
     FOLLOWERS,
     Disagreement,
     Histories,
@@ -24,15 +22,9 @@ from fencepost.log_model.transactions import (
     disagreements,
     lowest_epoch_after,
 )
-from fencepost.protocol.terms import (
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-    TransactionResult,
-    TransactionState,
-)
+from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionResult
 
 # A coordinator ends what is open in these states, sooner or later.
-UNENDED: Final = frozenset({TransactionState.ONGOING, *DECISIONS})
 
 IMPOSSIBLE: Final = "a coordinator never does this: a decision was lost or undone"
 HANGS: Final = "it hangs: the last stable offset stays here; see `fencepost transactions abort`"
@@ -48,10 +40,10 @@ def check_histories(histories: Histories, logs: list[ScannedLog], findings: Find
         for before, after in pairwise(history):
             is_direct = log is None or not log.has_gap(before.offset, after.offset)
             _check_step(name, before, after, findings, is_direct=is_direct)
-        if first.record is not None and first.record.state in COMPLETED and first.offset == 0:
+        if first.record is not None and first.record.state.is_complete and first.offset == 0:
             what = f"{name!r} is {first.record.state.title} and was never prepared"
             findings.problem(Place(first.file, first.offset), what, IMPOSSIBLE)
-        if last.record is not None and last.record.state in DECISIONS:
+        if last.record is not None and last.record.state.is_prepared:
             findings.note(
                 Place(last.file, last.offset),
                 f"{name!r} is {last.record.state.title}",
@@ -133,7 +125,7 @@ def check_open(histories: Histories, logs: list[ScannedLog], findings: Findings)
     expected = {
         (partition, record.producer_id)
         for history in histories.values()
-        if (record := history[-1].record) is not None and record.state in UNENDED
+        if (record := history[-1].record) is not None and record.state.is_open
         for partition in record.partitions
     }
     for log in logs:

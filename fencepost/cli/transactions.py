@@ -33,11 +33,6 @@ from fencepost.protocol.terms import (
 
 StateName = Literal["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]
 STATES: Final = {state.title: state for state in TransactionState}
-OPEN_STATES: Final = (
-    TransactionState.ONGOING,
-    TransactionState.PREPARE_COMMIT,
-    TransactionState.PREPARE_ABORT,
-)
 
 
 class Described(NamedTuple):
@@ -49,7 +44,7 @@ class Described(NamedTuple):
     @property
     def is_open(self) -> bool:
         """Whether it has begun and is not complete."""
-        return self.found.state in OPEN_STATES
+        return self.found.state.is_open
 
     @property
     def start(self) -> Moment | None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from fencepost.cli.log_files import StoredBatch, partition_directories, read_batches, segment_files
-from fencepost.log_model.transactions import COMPLETED, DECISIONS, Histories, LoggedState
+from fencepost.log_model.transactions import Histories, LoggedState
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TransactionState
 from fencepost.protocol.transaction_log import read_transactions
 
@@ -35,9 +35,9 @@ def count_finished_after_restart(histories: Histories) -> int:
     """How many decisions one leader prepared and a later leader completed."""
     return sum(
         before.record is not None
-        and before.record.state in DECISIONS
+        and before.record.state.is_prepared
         and after.record is not None
-        and after.record.state in COMPLETED
+        and after.record.state.is_complete
         and after.leader_epoch > before.leader_epoch
         for history in histories.values()
         for before, after in pairwise(history)

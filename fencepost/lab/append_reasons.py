@@ -19,7 +19,6 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions.checks import CHECKS, NO_GUARD, Duplicate, judge
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, Partition, ProducerEntry, Verification
 from fencepost.broker.transactions.init_producer_id import GRANT_SOURCE, Grant
-from fencepost.broker.transactions.state import COMPLETED, PREPARED
 from fencepost.broker.transactions.tables import (
     MOVE_SOURCE,
     NEWEST,
@@ -210,7 +209,7 @@ class AppendReasons:
 
     def _aborts_first(self, record: TransactionRecord, reason: Reason) -> None:
         """A new owner that finds an open transaction gets an error, and retries."""
-        if record.state in PREPARED and isinstance(self.arrived, Received):
+        if record.state.is_prepared and isinstance(self.arrived, Received):
             busy = attrs.evolve(reason, error=ErrorCode.CONCURRENT_TRANSACTIONS.name)
             self.replies[self.arrived.to] = busy
 
@@ -222,7 +221,7 @@ class AppendReasons:
         assert before is not None, "only InitProducerId begins an id"
         if isinstance(request, m.EndTxn) and isinstance(arrived, Received):
             return self._ended(name, request, arrived.version, before, after)
-        if isinstance(arrived, Tick) and after.state in PREPARED:
+        if isinstance(arrived, Tick) and after.state.is_prepared:
             return _moved(
                 before,
                 CoordinatorInput.TIMEOUT,
@@ -232,7 +231,7 @@ class AppendReasons:
                 "its producer.",
                 source="KIP-98, TransactionCoordinator.abortTimedOutTransactions",
             )
-        if after.state in COMPLETED:
+        if after.state.is_complete:
             return _moved(
                 before,
                 CoordinatorInput.MARKERS_WRITTEN,
@@ -327,7 +326,7 @@ def _granted(
     if before is None:
         text = f"{node} makes {identity} the owner of {name}, because nobody owns it yet."
         rule = f"unknown id -> {Grant.FIRST_EPOCH.value}"
-    elif after.state in PREPARED:
+    elif after.state.is_prepared:
         text = (
             f"{node} aborts the open transaction of {name} before it admits a new owner, and fences "
             f"{before.producer_id}/{before.producer_epoch}; the caller has to retry."

@@ -22,7 +22,7 @@ from fencepost.broker.contract import Answered, BecomeLeader, Input, Outcome, Re
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, ProducerEntry, Verification
-from fencepost.broker.transactions.state import PREPARED, Transactions
+from fencepost.broker.transactions.state import Transactions
 from fencepost.protocol.messages import Produce, WriteTxnMarkers
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, NO_OFFSET, TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
@@ -123,7 +123,7 @@ def transaction_state(
     whose markers are missing; None where that is not known.
     """
     # Until the decision is durable no marker is sent, so all of them are missing.
-    missing = record.partitions if waiting is None and record.state in PREPARED else (waiting or ())
+    missing = record.partitions if waiting is None and record.state.is_prepared else (waiting or ())
     return {
         "state": record.state.title,
         "producer": record.producer_id,

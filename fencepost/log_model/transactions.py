@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fencepost.log_model.partitions import LoggedMarker
-from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.terms import DECISIONS, TopicPartition, TransactionResult, TransactionState
 from fencepost.protocol.transaction_log import TransactionRecord
 
 _S = TransactionState
@@ -44,9 +44,6 @@ FOLLOWERS: Final[Mapping[TransactionState, tuple[TransactionState, ...]]] = {
 """Which state the next record of a transactional id may have: the checkers' own table, independent of the
 coordinator's.
 """
-
-DECISIONS: Final = {_S.PREPARE_COMMIT: TransactionResult.COMMIT, _S.PREPARE_ABORT: TransactionResult.ABORT}
-COMPLETED: Final = frozenset({_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
 
 _RENEWS_IDENTITY: Final = 2  # the transaction version (KIP-890) from which each end raises the epoch
 
@@ -105,7 +102,7 @@ def _of(what: LoggedDecision | LoggedMarker) -> str:
 
 def lowest_epoch_after(before: TransactionRecord, record: TransactionRecord) -> int:
     """The lowest epoch that `record` may have when it keeps the producer id of the record before it."""
-    is_renewed = record.state in DECISIONS and record.client_version >= _RENEWS_IDENTITY
+    is_renewed = record.state.is_prepared and record.client_version >= _RENEWS_IDENTITY
     return before.producer_epoch + is_renewed
 
 
@@ -117,7 +114,7 @@ def decisions_of(histories: Histories) -> dict[TopicPartition, dict[Identity, li
     for name, history in histories.items():
         for index, state in enumerate(history):
             record = state.record
-            if record is None or record.state not in DECISIONS:
+            if record is None or not record.state.is_prepared:
                 continue
             # With a COMPLETE_* after it, all markers must be there. Without one, the coordinator may still be
             # writing them.
@@ -127,7 +124,7 @@ def decisions_of(histories: Histories) -> dict[TopicPartition, dict[Identity, li
                 record.producer_id,
                 record.producer_epoch,
                 DECISIONS[record.state],
-                after is not None and after.state in COMPLETED,
+                after is not None and after.state.is_complete,
                 record.client_version >= _RENEWS_IDENTITY,
                 state,
                 record.update_ms,

@@ -132,6 +132,27 @@ class TransactionState(Enum):
         """The name that Kafka's tools print: `PrepareCommit`."""
         return _title(self)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction has begun and is not complete."""
+        return self is TransactionState.ONGOING or self.is_prepared
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the result is decided, and markers may be missing."""
+        return self in DECISIONS
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a transaction has ended, with every marker written."""
+        return self in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+
+
+DECISIONS: Final = {
+    TransactionState.PREPARE_COMMIT: TransactionResult.COMMIT,
+    TransactionState.PREPARE_ABORT: TransactionResult.ABORT,
+}
+
 
 class GroupType(Enum):
     """The protocol of a group's members (Group.GroupType)."""

@@ -37,9 +37,9 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.log_model.partitions import PartitionModel
-from fencepost.log_model.transactions import COMPLETED, DECISIONS, Histories, Identity, LoggedState
+from fencepost.log_model.transactions import Histories, Identity, LoggedState
 from fencepost.protocol.batches import Marker, build_marker, place, read_header, read_marker
-from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.terms import DECISIONS, TopicPartition, TransactionResult, TransactionState
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.repair.salvage import IntactBatch, LostRange, SalvagedLog, SalvagedSegment
 
@@ -84,7 +84,7 @@ class Evidence:
             for state in history:
                 self._learn_record(name, state)
             last = history[-1].record
-            if last is not None and name not in stale and last.state not in COMPLETED:
+            if last is not None and name not in stale and not last.state.is_complete:
                 self.unended[last.producer_id] = last
 
     def _learn_record(self, name: str, state: LoggedState) -> None:
@@ -118,7 +118,7 @@ class Evidence:
         record = self.unended.get(producer_id)
         if record is None or partition not in record.partitions or record.client_version < _OWN_EPOCHS:
             return False
-        return epoch == record.producer_epoch - (record.state in DECISIONS)
+        return epoch == record.producer_epoch - record.state.is_prepared
 
     def settled(self, partition: TopicPartition, producer_id: int, epoch: int, first_offset: int) -> Settled:
         """How a transaction ended: as it was decided, else by an ABORT with the epoch of its records. Such a

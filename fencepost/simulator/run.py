@@ -39,7 +39,7 @@ from typing import Any, Final
 import attrs
 
 from fencepost.broker.leader_log import LeaderLog
-from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transactions
+from fencepost.broker.transactions.state import Transactions
 from fencepost.faults.phrases import DAMAGES as DAMAGING
 from fencepost.faults.phrases import Fault, Point
 from fencepost.journal.storage import DamagedLog
@@ -379,7 +379,7 @@ class Run:
         prepared = (
             f"{name} stays in {record.state.title}"
             for name, record in self._coordinated()
-            if record.state in PREPARED
+            if record.state.is_prepared
         )
         return [*self._unreadable(), *prepared]
 
@@ -482,7 +482,7 @@ class Run:
             (record.producer_id, where)
             for _, record in self._coordinated()
             for where in record.partitions
-            if record.state not in COMPLETED
+            if not record.state.is_complete
         }
 
     @property

@@ -26,7 +26,6 @@ LINES_MAX: Final = 20  # of a message, which must fit on a screen; more lines us
 LINE_MAX: Final = 160  # characters
 LOOK_AGAIN_S: Final = 0.02
 QUIET_S: Final = 10.0  # how long to wait for an answer, and for the next record of a log that has more
-_OPEN: Final = (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 Identity = Literal["key", "value"] | Callable[[Any], Hashable]
 Records = str | TopicPartition | Iterable[Any]
@@ -217,7 +216,7 @@ def _stable_ends(
 
 def _open_at_coordinators(admin: Admin) -> list[str]:
     lines: list[str] = []
-    for listed in admin.list_transactions(states=_OPEN):
+    for listed in admin.list_transactions(states=[state for state in TransactionState if state.is_open]):
         found = admin.describe_transaction(listed.transactional_id)
         where = ", ".join(map(str, found.partitions)) or "no partition"
         who = f"producer {found.producer_id} epoch {found.producer_epoch}"

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from fencepost.broker.contract import Tick
-from fencepost.broker.expiration import MAY_EXPIRE, expired, partitions_with_late_transactions
+from fencepost.broker.expiration import expired, partitions_with_late_transactions
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.errors import ErrorCode
@@ -208,6 +208,6 @@ def test_only_what_is_settled_expires(state: TransactionState) -> None:
     settled.records["pay"] = settled.records["pay"]._replace(state=state)
     update_ms = settled.records["pay"].update_ms
     assert expired(settled, before_ms=update_ms - 1) == []
-    assert expired(settled, before_ms=update_ms) == (["pay"] if state in MAY_EXPIRE else [])
+    assert expired(settled, before_ms=update_ms) == (["pay"] if not state.is_open else [])
     settled.pending["pay"] = 1
     assert expired(settled, before_ms=update_ms) == []

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER
-from fencepost.broker.transactions.state import PREPARED, Transactions
+from fencepost.broker.transactions.state import Transactions
 from fencepost.bundled import bundled_scenarios
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.lab.observer import RunObserver
@@ -112,7 +112,7 @@ def real_transactions(node: str, coordinator: Transactions) -> State:
                 map(
                     str,
                     coordinator.pending_markers.get(
-                        name, record.partitions if record.state in PREPARED else ()
+                        name, record.partitions if record.state.is_prepared else ()
                     ),
                 )
             ),

@@ -15,7 +15,7 @@ from fencepost.broker.contract import Answered, Input, Reassign, Received, Reply
 from fencepost.broker.host import Host
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transactions.state import PREPARED, Transactions
+from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.errors import ErrorCode
@@ -138,7 +138,7 @@ class InMemory:
         coordinators = [log.coordinator for log in self.hosts[FIRST].node.logs.values()]
         transactions = [found for found in coordinators if isinstance(found, Transactions)]
         return self.is_holding or not any(
-            record.state in PREPARED for found in transactions for record in found.records.values()
+            record.state.is_prepared for found in transactions for record in found.records.values()
         )
 
     # --- asking

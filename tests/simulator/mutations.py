@@ -13,11 +13,11 @@ from tests.simulator.planting import Edit, Mutation
 # What becomes of longer passages.
 _MARKERS_AT_ONCE: Final = """\
 state.pending[name] = header.next_offset
-    if record is not None and record.state in transactions.PREPARED:
+    if record is not None and record.state.is_prepared:
         node.markers_due[log.partition.key, name] = now"""
 
 _ANY_RETRY_ENDED_WELL: Final = """\
-    if is_retry and record.state in COMPLETED:
+    if is_retry and record.state.is_complete:
         return record.state
     cell: Cell = """
 
@@ -35,7 +35,7 @@ known = state.records.get(name)
     header = node.append("""
 
 _ABORTED_AFTER_ALL: Final = """\
-        if record.state in PREPARED:
+        if record.state.is_prepared:
             aborted = type(record.state).PREPARE_ABORT
             state.records[name] = record._replace(state=aborted)"""
 
@@ -279,7 +279,7 @@ OF_COORDINATORS: Final = (
         edits=(
             Edit(
                 "broker.transactions.markers:resume",
-                {"        if record.state in PREPARED:": _ABORTED_AFTER_ALL},
+                {"        if record.state.is_prepared:": _ABORTED_AFTER_ALL},
             ),
         ),
     ),
@@ -1085,7 +1085,7 @@ OF_IDENTITIES: Final = (
         "a transactional id expires during a transaction",
         breaks="Nobody decides the transaction, and readers wait forever.",
         workload="identities",
-        edits=(Edit("broker.expiration:expired", {"record.state in MAY_EXPIRE and ": ""}),),
+        edits=(Edit("broker.expiration:expired", {"not record.state.is_open and ": ""}),),
     ),
     Mutation(
         "the age of a transactional id is that of its transaction",

@@ -130,7 +130,7 @@ def _markers_do_not_wait_for_the_decision(monkeypatch: pytest.MonkeyPatch) -> No
 
     def hasty(node: Node, log: TransactionLog, name: str, record: TransactionRecord | None, now: int) -> None:
         write(node, log, name, record, now)
-        if record is not None and record.state in transactions.PREPARED:
+        if record is not None and record.state.is_prepared:
             node.markers_due[log.partition.key, name] = now
 
     monkeypatch.setattr(handlers, "write_record", hasty)

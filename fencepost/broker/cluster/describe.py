@@ -14,7 +14,7 @@ from fencepost.broker.partitions.partition import ProducerEntry
 from fencepost.broker.patterns import BadPattern, whole_match
 from fencepost.broker.purgatory import InFlightTopicCreation
 from fencepost.broker.transactions.handlers import log_of_id
-from fencepost.broker.transactions.state import PREPARED, Transactions
+from fencepost.broker.transactions.state import Transactions
 from fencepost.protocol import messages as m
 from fencepost.protocol.codec import Kept
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -182,7 +182,7 @@ def _transaction(node: Node, name: str) -> m.TransactionDescription:
         error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         return m.TransactionDescription(transactional_id=name, error=error)
     partitions = record.partitions
-    if record.state in PREPARED:
+    if record.state.is_prepared:
         partitions = tuple(sorted(state.pending_markers.get(name, partitions)))
     return m.TransactionDescription(
         transactional_id=name,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.state import (
-    PREPARED,
     TransactionDecision,
     Transactions,
     busy,
@@ -80,7 +79,7 @@ def verify_partitions(
     refused = check_identity(found, request.producer_id, request.producer_epoch, settings)
     if refused is not None:
         return refused
-    if found.state in PREPARED:
+    if found.state.is_prepared:
         return busy(request.transactional_id)
     return Decision(effects=(Reply(to, body=_verified(request, found)),))
 

@@ -21,7 +21,6 @@ from typing import Final
 from fencepost.broker.contract import Decision, Effect, Refused, Reply, ReplyTo
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.state import (
-    COMPLETED,
     LastEpoch,
     TransactionDecision,
     Transactions,
@@ -108,7 +107,7 @@ def _end_cell(
     is_retry = (
         version.renews_identity
         and _is_retry(record, request)
-        and ("fencing" not in settings.broken or record.state in COMPLETED)
+        and ("fencing" not in settings.broken or record.state.is_complete)
     )
     # The table is about durable records; until then the id is busy, whatever its state.
     is_pending = request.transactional_id in state.pending
@@ -141,7 +140,7 @@ def _is_retry(record: TransactionRecord, request: EndTxn) -> bool:
         return request.producer_epoch == record.producer_epoch - 1
     # InitProducerId sets `previous_producer_id`, too, but leaves EMPTY: only COMPLETE_* follows an end.
     rotated = record.producer_epoch == 0 and request.producer_id == record.previous_producer_id
-    return rotated and record.state in COMPLETED and request.producer_epoch == LAST_GRANTED_EPOCH
+    return rotated and record.state.is_complete and request.producer_epoch == LAST_GRANTED_EPOCH
 
 
 def _identity(record: TransactionRecord, settings: NodeSettings, version: TransactionVersion) -> EndTxnReply:

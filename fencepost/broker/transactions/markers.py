@@ -43,7 +43,7 @@ from fencepost.broker.partitions.checks import has_no_transactions, judge_marker
 from fencepost.broker.purgatory import InFlightLookup, InFlightMarkers, InFlightOffsetsTopic
 from fencepost.broker.transactions import end_txn
 from fencepost.broker.transactions.handlers import carry_out
-from fencepost.broker.transactions.state import PREPARED, RESULT_OF, Transactions
+from fencepost.broker.transactions.state import Transactions
 from fencepost.protocol.batches import build_marker
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
@@ -56,7 +56,7 @@ from fencepost.protocol.messages import (
     WriteTxnMarkers,
     WriteTxnMarkersReply,
 )
-from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, DECISIONS, TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
 
 # Replies without a retry: the marker is written, or a newer epoch or a newer coordinator owns the
@@ -87,7 +87,7 @@ def resume(node: Node, log: TransactionLog, now: int) -> None:
         if isinstance(why, InFlightMarkers | InFlightLookup) and why.log_key == log.partition.key:
             del node.in_flight[token]
     for name, record in state.records.items():
-        if record.state in PREPARED:
+        if record.state.is_prepared:
             node.markers_due[log.partition.key, name] = now
 
 
@@ -126,7 +126,7 @@ def _send_markers(
     state = log.coordinator
     record = state.records.get(name)
     # The transaction was completed by a reply that came after this attempt had been scheduled.
-    if record is None or record.state not in PREPARED:
+    if record is None or not record.state.is_prepared:
         return
     pending_markers = state.pending_markers.setdefault(name, set(record.partitions))
     by_node: dict[int, list[TopicPartition]] = {}
@@ -201,7 +201,7 @@ def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPart
     return TransactionMarker(
         producer_id=record.producer_id,
         producer_epoch=record.producer_epoch,
-        result=RESULT_OF[record.state],
+        result=DECISIONS[record.state],
         coordinator_epoch=state.coordinator_epoch,
         transaction_version=record.client_version,
         partitions=tuple(keys),

@@ -22,13 +22,7 @@ import attrs
 
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transactions.tables import (
-    COMPLETE_ABORT,
-    COMPLETE_COMMIT,
-    ONGOING,
-    PREPARE_ABORT,
-    PREPARE_COMMIT,
-)
+from fencepost.broker.transactions.tables import ONGOING
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Note
 from fencepost.protocol.terms import (
@@ -36,17 +30,13 @@ from fencepost.protocol.terms import (
     NO_PRODUCER_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
-    TransactionResult,
     coordinator_partition,
 )
 from fencepost.protocol.transaction_log import TransactionRecord
 
-PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
-COMPLETED: Final = frozenset({COMPLETE_COMMIT, COMPLETE_ABORT})
 IDENTITY_SOURCE: Final = "KIP-98, TransactionCoordinator.endTransaction"
 # No log end reaches this offset, so an id that is pending until then stays busy (`Unwritable`).
 NEVER_DURABLE: Final = INT64_MAX
-RESULT_OF: Final = {PREPARE_COMMIT: TransactionResult.COMMIT, PREPARE_ABORT: TransactionResult.ABORT}
 
 
 @lru_cache(maxsize=1024)  # called several times per transaction
@@ -185,7 +175,7 @@ def clear_pending(state: Transactions, offset: int) -> list[str]:
         if end <= offset:
             del state.pending[name]
             # The id is not there if what became durable is its tombstone.
-            if name in state.records and state.records[name].state in PREPARED:
+            if name in state.records and state.records[name].state.is_prepared:
                 decided.append(name)
     return decided
 

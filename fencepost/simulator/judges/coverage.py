@@ -22,7 +22,6 @@ from fencepost.broker.transactions.tables import (
     TransactionVersion,
     client_version_of,
 )
-from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.messages import AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, InitProducerId
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, TransactionResult, TransactionState
 from fencepost.protocol.transaction_log import TransactionRecord
@@ -35,7 +34,6 @@ COUNTED: Final = frozenset({EndTxn, InitProducerId, AddPartitionsToTxn, AddOffse
 Cell = tuple[int, TransactionState, EndInput | CoordinatorInput]
 """The transaction version whose table it is, the state before, and the input."""
 
-_DECIDED: Final = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 _ADD: Final = CoordinatorInput.ADD
 _MARKERS_WRITTEN: Final = CoordinatorInput.MARKERS_WRITTEN
 _ENDS: Final = {
@@ -125,10 +123,10 @@ class CellCounter:
                 self.expired.remove(name)
             return
         if record.producer_id != before.producer_id:
-            self.rare_states[ROTATED_AT_END if record.state in _DECIDED else ROTATED_AT_INIT] += 1
-        if record.state in _DECIDED:
+            self.rare_states[ROTATED_AT_END if record.state.is_complete else ROTATED_AT_INIT] += 1
+        if record.state.is_complete:
             given = _MARKERS_WRITTEN
-        elif is_tick and record.state in DECISIONS:
+        elif is_tick and record.state.is_prepared:
             given = CoordinatorInput.TIMEOUT
         else:
             return

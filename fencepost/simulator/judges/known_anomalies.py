@@ -16,7 +16,6 @@ import attrs
 
 from fencepost.broker.contract import Append, Received
 from fencepost.broker.settings import NodeSettings
-from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.batches import BatchHeader, read_header, read_marker
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.messages import EndTxn, Produce, Request, TxnOffsetCommit, WriteTxnMarkers
@@ -208,7 +207,7 @@ class LateMessages:
             if record.state is TransactionState.ONGOING:
                 self.began_at[name] = self.world.now
             return
-        if record.state not in DECISIONS or not isinstance(request, EndTxn):
+        if not record.state.is_prepared or not isinstance(request, EndTxn):
             return
         # If the EndTxn of another identity ends it, that is a bug for the white box to find.
         is_own = (request.producer_id, request.producer_epoch) == _identity(before)

@@ -21,7 +21,7 @@ import attrs
 
 from fencepost.broker.groups.state import Groups
 from fencepost.log_model.offsets import OffsetsModel
-from fencepost.log_model.transactions import COMPLETED, Identity
+from fencepost.log_model.transactions import Identity
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
 from fencepost.protocol.terms import NO_TOPIC_ID, TopicPartition, TransactionResult
@@ -164,7 +164,7 @@ class AcknowledgedOffsets:
             # By identity: a coordinator's log that lost its tail is read again, into other objects.
             is_last = current is not None and current.identity == transaction.identity
             record = self.transactions.latest.get(name)
-            if not is_last or record is None or record.state in COMPLETED:
+            if not is_last or record is None or record.state.is_complete:
                 self._judge(event)
 
     def judge_end(self) -> None:

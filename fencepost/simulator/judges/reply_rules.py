@@ -15,7 +15,7 @@ import attrs
 
 from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.host import Host
-from fencepost.log_model.transactions import COMPLETED, Identity
+from fencepost.log_model.transactions import Identity
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AllocateProducerIdsReply,
@@ -299,7 +299,7 @@ class ReplyRules:
             # Kafka recognises the retry by the epoch before the current one, so of the last end only.
             is_last = book.marked_as.get(_identity_of_markers(now)) is ended
             is_durable = book.durable_records.get(ended.name) is now
-            return Unanswered(request, is_last and now.state in COMPLETED and is_durable)
+            return Unanswered(request, is_last and now.state.is_complete and is_durable)
         if request.producer_id == NO_PRODUCER_ID or name not in book.latest:
             return Unanswered(request)
         now, renewal = book.latest[name], Renewal(name, had, self.partitions[book.homes[name]].leader_epoch)

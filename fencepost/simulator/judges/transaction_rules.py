@@ -19,9 +19,10 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.log_model.transactions import COMPLETED, DECISIONS, FOLLOWERS, Identity, lowest_epoch_after
+from fencepost.log_model.transactions import FOLLOWERS, Identity, lowest_epoch_after
 from fencepost.protocol.batches import Marker
 from fencepost.protocol.terms import (
+    DECISIONS,
     INT16_MAX,
     NO_PRODUCER_ID,
     TopicPartition,
@@ -121,7 +122,7 @@ class TransactionBook:
         before = self.latest.get(name)
         if before is None:
             raise rules.EXPIRY.broken(f"{name} expired, but the log has no record of it")
-        if before.state is not _EMPTY and before.state not in COMPLETED:
+        if before.state is not _EMPTY and not before.state.is_complete:
             raise rules.EXPIRY.broken(f"{name} expired while it was {before.state.title}")
         if before.update_ms > now_ms - expires_after_ms:
             raise rules.EXPIRY.broken(
@@ -149,7 +150,7 @@ class TransactionBook:
                     name, record.producer_id, record.producer_epoch, record.client_version >= _RENEWS_IDENTITY
                 )
                 self.current[name] = self.written_by[record.producer_id] = made
-        elif state in DECISIONS:
+        elif state.is_prepared:
             self._decide(entry, record, before)
 
     def _decide(self, entry: BookEntry, record: TransactionRecord, before: TransactionRecord | None) -> None:
@@ -181,7 +182,7 @@ class TransactionBook:
             self.durable_records[name] = record
             if record.state is _ONGOING:
                 self.current[name].partitions = record.partitions
-            elif record.state in DECISIONS:
+            elif record.state.is_prepared:
                 self.current[name].is_prepared = True
             elif record.state is _EMPTY:
                 # Only InitProducerId writes EMPTY, and once that is durable, another owner is admitted.
@@ -220,7 +221,7 @@ class TransactionBook:
                 f"{name} is open since {before.start_ms} ms for {before.timeout_ms} ms, and then since "
                 f"{record.start_ms} ms for {record.timeout_ms} ms"
             )
-        if record.state not in COMPLETED:
+        if not record.state.is_complete:
             return
         if record.partitions:
             raise rules.DURABLE_DECISION.broken(
@@ -274,7 +275,7 @@ class TransactionBook:
             )
         record = self.latest.get(transaction.name)
         # Until its marker is there, a batch may still enter that its leader verified before the end.
-        if transaction.is_prepared and (record is None or record.state in COMPLETED):
+        if transaction.is_prepared and (record is None or record.state.is_complete):
             found = "has expired" if record is None else f"is {record.state.title}"
             raise rules.HANGING.broken(
                 f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, but "

@@ -48,7 +48,6 @@ from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.purgatory import InFlightMetadataFetch
 from fencepost.broker.transactions.state import Transactions
-from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.batches import BatchHeader, Buffer, checksum_matches, marker_of, walk
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.messages import Produce
@@ -208,7 +207,7 @@ class Invariants:
 
     def _still_going_on(self) -> Iterator[Violation]:
         for name, record in self.transactions.latest.items():
-            if record.state in DECISIONS:
+            if record.state.is_prepared:
                 yield CONVERGENCE.broken(f"{name} is still {record.state.title}")
             elif record.state is TransactionState.ONGOING:
                 yield TIMEOUT.broken(f"{name} is still open, since {record.start_ms} ms")
@@ -383,7 +382,7 @@ class Invariants:
     def _judge_abort(self, node: SimulatedNode, name: str, decided: TransactionRecord) -> None:
         """A scan aborts only what is overdue."""
         record, now = self.transactions.latest.get(name), node.clock.ms(self.world.now)
-        if record is None or record.state is not TransactionState.ONGOING or decided.state not in DECISIONS:
+        if record is None or record.state is not TransactionState.ONGOING or not decided.state.is_prepared:
             return
         if record.start_ms + record.timeout_ms >= now:
             raise TIMEOUT.broken(

@@ -23,13 +23,7 @@ from fencepost.journal.layouts import LogLayout
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import directory_name
 from fencepost.protocol.batches import BatchHeader
-from fencepost.protocol.terms import (
-    NO_OFFSET,
-    NO_TIMESTAMP,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-    TransactionState,
-)
+from fencepost.protocol.terms import NO_OFFSET, NO_TIMESTAMP, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.spark_bridge.log_offsets import find_log_offsets
 from fencepost.spark_bridge.losses import Report
@@ -72,10 +66,6 @@ COLUMNS: Final = {
     "file": "string",  # where it begins
 }
 
-_S = TransactionState
-_DECIDED: Final = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
-_UNENDED: Final = frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT})
-
 
 @attrs.define(eq=False)
 class _Transaction:
@@ -117,12 +107,13 @@ class CoordinatorView:
             return record
         # Markers carry the epoch of the decision. While a producer keeps its epoch, the time distinguishes
         # them.
-        is_its_own = record.producer_epoch == marker.producer_epoch and record.state in _DECIDED
+        is_decided = record.state.is_prepared or record.state.is_complete
+        is_its_own = is_decided and record.producer_epoch == marker.producer_epoch
         return record if is_its_own and marker.max_timestamp >= record.start_ms else None
 
     def will_end(self, partition: TopicPartition) -> bool:
         """Whether the coordinator is going to write a marker to this partition."""
-        return self.record.state in _UNENDED and partition in self.record.partitions
+        return self.record.state.is_open and partition in self.record.partitions
 
 
 Views = Mapping[int, CoordinatorView]
