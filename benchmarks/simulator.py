@@ -76,7 +76,7 @@ def prepared(subject: Subject, scale: SimulatorScale) -> Run:
             return _worlds(scale.calm_worlds, calm_plan)
         case Subject.FUZZ:
             default = WorldOptions(transaction_version=2, broken=())
-            return _worlds(scale.seeds, default.planner)
+            return _worlds(scale.seeds, default.kind.planner)
         case Subject.SCENARIOS:
             return _scenarios([case for path in bundled_scenarios().values() for case in cases(read(path))])
         case Subject.EXPLORE:

@@ -26,7 +26,6 @@ from fencepost.cli.output import Json, print_json, text_beside
 from fencepost.cli.table import print_table
 
 if TYPE_CHECKING:
-    from fencepost.simulator.fuzz.plan import Planner
     from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally, Tried
     from fencepost.simulator.fuzz.worlds import WorldKind
     from fencepost.simulator.judges.coverage import Coverage, Row
@@ -110,11 +109,6 @@ class WorldOptions:
         given = attrs.asdict(self)
         given["transaction_version"] = self.version
         return WorldKind(**given)
-
-    @property
-    def planner(self) -> Planner:
-        """The planner that draws a run from a seed; it can be sent to other processes."""
-        return self.kind.planner
 
     @property
     def verifies(self) -> bool:
@@ -218,7 +212,7 @@ class _Search:
 
         tally = SeedTally(self.first_seed, keep_going=keep_going)
         seeds = range(self.first_seed, self.first_seed + self.wanted)
-        results = try_seeds(seeds, self.options.planner, cores=cores)
+        results = try_seeds(seeds, self.options.kind.planner, cores=cores)
         try:
             with closing(results), _progress(None if self.wanted == SEEDS_MAX else self.wanted) as tell:
                 self._add(results, tally, tell)
@@ -279,15 +273,15 @@ def _tell_found(
     tally: SeedTally, options: WorldOptions, *, shrinks: bool, output: Path | None, pages: Pages
 ) -> int:
     """Prints the findings, and shrinks and saves them; the exit code if the user interrupted that."""
-    from fencepost.cli.fuzz_findings import FindingFiles, replay_of, shrink_of
+    from fencepost.cli.fuzz_findings import FindingFiles
 
     files, code = FindingFiles(options=options, shrinks=shrinks, output=output, pages=pages), OK
     is_kept = shrinks or output is not None or pages.path is not None
     for finding in tally.found[:TOLD_MAX]:
         print(f"Seed {finding.seed} violates {finding.rule}: {finding.evidence}")
-        print(f"  replay: {replay_of(finding, options)}")
+        print(f"  replay: {options.kind.replay(finding.seed)}")
         if not shrinks:
-            print(f"  shrink: {shrink_of(finding, options)}")
+            print(f"  shrink: {options.kind.shrink(finding.seed)}")
         if code == OK and is_kept:
             code = files.keep(finding)
     if len(tally.found) > TOLD_MAX:
@@ -305,7 +299,7 @@ def _tell_met(behaviours: dict[str, list[SeedFinding]], options: WorldOptions) -
     cures = _cures()
     rows = [(name, cures[name], len(found), found[0].seed) for name, found in behaviours.items()]
     print_table(("anomaly", "fixed by", "seeds", "first seed"), rows)
-    print(f"  shrink: fencepost shrink --seed {rows[0][-1]}{options}")
+    print(f"  shrink: {options.kind.shrink(rows[0][-1])}")
 
 
 def _cures() -> dict[str, str]:

@@ -28,16 +28,6 @@ if TYPE_CHECKING:
     from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally
 
 
-def replay_of(finding: SeedFinding, options: WorldOptions) -> str:
-    """The command that runs a seed again."""
-    return f"fencepost fuzz --first-seed {finding.seed} --seeds 1{options}"
-
-
-def shrink_of(finding: SeedFinding, options: WorldOptions) -> str:
-    """The command that shrinks a seed."""
-    return f"fencepost shrink --seed {finding.seed}{options}"
-
-
 @attrs.frozen(kw_only=True)
 class FindingFiles:
     """Writes the files of findings into `output`, or, without it, only the shrunk scenario into the current
@@ -51,7 +41,7 @@ class FindingFiles:
 
     def keep(self, finding: SeedFinding) -> int:
         """Shrinks and saves one finding; the exit code says whether it was interrupted."""
-        failing = failing_seed(finding.seed, self.options.planner)
+        failing = failing_seed(finding.seed, self.options.kind.planner)
         assert failing is not None, "the seed failed a moment ago"
         name, path = f"seed {finding.seed}", (self.output or Path()) / f"seed-{finding.seed}.toml"
         target = Target(path=path, option="--output", kind=GENERATED)
@@ -75,8 +65,8 @@ class FindingFiles:
     def _draw(self, directory: Path, finding: SeedFinding, path: Path, case: Case) -> None:
         recorded = record_case(case)
         facts = attrs.asdict(finding) | {
-            "replay": replay_of(finding, self.options),
-            "shrink": shrink_of(finding, self.options),
+            "replay": self.options.kind.replay(finding.seed),
+            "shrink": self.options.kind.shrink(finding.seed),
             "events": recorded.result.events,
             "digest": recorded.result.digest,
         }
@@ -101,8 +91,8 @@ def junit_cases(
             name=f"seed {finding.seed}",
             seconds=0.0,
             failure=f"{finding.rule}: {finding.evidence}",
-            details=f"{finding.rule}: {finding.evidence}\nreplay: {replay_of(finding, options)}\n"
-            f"shrink: {shrink_of(finding, options)}",
+            details=f"{finding.rule}: {finding.evidence}\nreplay: {options.kind.replay(finding.seed)}\n"
+            f"shrink: {options.kind.shrink(finding.seed)}",
         )
         for finding in tally.found
     ]

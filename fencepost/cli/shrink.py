@@ -188,7 +188,7 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
         )
     if file is None:
         assert seed is not None, "one of the two is given"
-        name, failing = f"seed {seed}", failing_seed(seed, options.planner)
+        name, failing = f"seed {seed}", failing_seed(seed, options.kind.planner)
     else:
         scenario = read(
             file, advice="`fencepost fuzz` finds failing seeds; `fencepost shrink --seed` writes a scenario"

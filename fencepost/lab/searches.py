@@ -14,7 +14,6 @@ from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.lab.arguments import Arguments, BadRequest
 from fencepost.lab.recordings import record_explored
 from fencepost.simulator.explore import ExploreConfig, Explored, StateSearch
-from fencepost.simulator.fuzz.plan import Planner
 from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally, try_one
 from fencepost.simulator.fuzz.shrinking import Failing, ShrinkSearch, failing_run, failing_seed
 from fencepost.simulator.fuzz.worlds import WorldKind
@@ -89,7 +88,6 @@ def _fuzz(search: Search) -> None:
         "without_fixes": search.asked.names("without_fixes") or (),
     }
     kind, tally = WorldKind(**world), SeedTally(first)
-    planner, options = kind.planner, str(kind)
     known: set[str] = set()
 
     def progress(*, is_last: bool = False) -> None:
@@ -98,20 +96,20 @@ def _fuzz(search: Search) -> None:
         search.progress(words, at=tally.seeds, of=seeds, is_last=is_last)
 
     for seed in range(first, first + seeds):
-        tried = try_one(seed, planner)
+        tried = try_one(seed, kind.planner)
         tally.add(tried)
         if tried.met is not None and tried.met.rule not in known:
             known.add(tried.met.rule)
-            search.found.append(_told(tried.met, planner, options, is_known=True))
+            search.found.append(_told(tried.met, kind, is_known=True))
         if tried.finding is not None:
-            search.found.append(_told(tried.finding, planner, options, is_known=False))
+            search.found.append(_told(tried.finding, kind, is_known=False))
             break
         progress()
     progress(is_last=True)
 
 
-def _told(finding: SeedFinding, planner: Planner, options: str, *, is_known: bool) -> Progress:
-    failing = failing_seed(finding.seed, planner)
+def _told(finding: SeedFinding, kind: WorldKind, *, is_known: bool) -> Progress:
+    failing = failing_seed(finding.seed, kind.planner)
     assert failing is not None, "the seed failed a moment ago"
     name = f"seed {finding.seed}"
     return {
@@ -119,8 +117,8 @@ def _told(finding: SeedFinding, planner: Planner, options: str, *, is_known: boo
         "rule": finding.rule,
         "evidence": finding.evidence,
         "known": is_known,
-        "text": scenario_text(name, failing, f"{name}{options}."),
-        "command": f"fencepost fuzz --first-seed {finding.seed} --seeds 1{options}",
+        "text": scenario_text(name, failing, f"{name}{kind}."),
+        "command": kind.replay(finding.seed),
     }
 
 

@@ -134,10 +134,7 @@ def simulate(
         broken=broken,
         without_fixes=without_fixes,
     )
-    commands = (
-        f"replay: fencepost fuzz --first-seed {seed} --seeds 1{kind}",
-        f"shrink: fencepost shrink --seed {seed}{kind}",
-    )
+    commands = (f"replay: {kind.replay(seed)}", f"shrink: {kind.shrink(seed)}")
     return attrs.evolve(try_seed(seed, kind.planner), commands=commands)
 
 
@@ -191,6 +188,14 @@ class WorldKind:
             said.append(f" --{'' if self.partition_verification else 'no-'}partition-verification")
         said += [f" --without-fix {name}" for name in self.without_fixes]
         return "".join((*said, *(f" --break {protection}" for protection in self.broken)))
+
+    def replay(self, seed: int) -> str:
+        """The command that runs a seed again."""
+        return f"fencepost fuzz --first-seed {seed} --seeds 1{self}"
+
+    def shrink(self, seed: int) -> str:
+        """The command that shrinks a seed."""
+        return f"fencepost shrink --seed {seed}{self}"
 
 
 def try_seed(seed: int, planner: Planner = draw) -> RunResult:
