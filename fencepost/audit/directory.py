@@ -9,9 +9,10 @@ from functools import partial
 from typing import NamedTuple
 
 from fencepost.check.findings import Findings, Place
-from fencepost.check.records import Internals, KnownCluster
+from fencepost.check.records import Internals
 from fencepost.check.scan import scan_log
 from fencepost.journal.layouts import KafkaLayout, LogLayout
+from fencepost.protocol.kraft_log import KraftCluster
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.spark_bridge.log_offsets import LogOffsets, find_log_offsets
 from fencepost.spark_bridge.losses import leave_out
@@ -68,7 +69,7 @@ def _damaged_index(layout: LogLayout, partition: TopicPartition) -> DamagedIndex
     return None
 
 
-def known_cluster(layout: LogLayout) -> KnownCluster:
+def known_cluster(layout: LogLayout) -> KraftCluster:
     """What the log of the cluster's metadata says; unknown if there is none, or if it is damaged: what was
     read before the damage may have changed since.
     """
@@ -85,11 +86,11 @@ def known_cluster(layout: LogLayout) -> KnownCluster:
             is_sparse=layout.is_sparse,
         )
         if not log.is_whole:
-            return KnownCluster()
+            return KraftCluster()
     return internals.cluster
 
 
-def why_not_comparable(layout: LogLayout, cluster: KnownCluster, *, is_in_use: bool) -> str:
+def why_not_comparable(layout: LogLayout, cluster: KraftCluster, *, is_in_use: bool) -> str:
     """Why decisions cannot be compared with markers; empty if they can."""
     if is_in_use:
         return MOVING
@@ -102,7 +103,7 @@ def why_not_comparable(layout: LogLayout, cluster: KnownCluster, *, is_in_use: b
     return "" if cluster.is_known and wanted <= present else INCOMPLETE
 
 
-def comparable_partitions(starts: Iterable[LogStart], cluster: KnownCluster) -> frozenset[TopicPartition]:
+def comparable_partitions(starts: Iterable[LogStart], cluster: KraftCluster) -> frozenset[TopicPartition]:
     """The partitions that have every marker: those that begin at offset 0, or to which nothing was written.
 
     One that the metadata does not know belongs to a topic that was deleted, or to another cluster.
@@ -115,15 +116,15 @@ def comparable_partitions(starts: Iterable[LogStart], cluster: KnownCluster) -> 
     )
 
 
-def unknown_topics(layout: LogLayout, cluster: KnownCluster) -> set[str]:
+def unknown_topics(layout: LogLayout, cluster: KraftCluster) -> set[str]:
     """The topics with a directory that no broker serves, because the metadata does not know them. In a copy
     of Kafka's directories, they may be newer than the metadata.
     """
     if not cluster.is_known or isinstance(layout, KafkaLayout):
         return set()
-    return {each.topic for each in layout.partitions()} - {*cluster.named(), CLUSTER_METADATA_TOPIC}
+    return {each.topic for each in layout.partitions()} - {*cluster.named, CLUSTER_METADATA_TOPIC}
 
 
-def creation_times(cluster: KnownCluster) -> Mapping[str, int]:
+def creation_times(cluster: KraftCluster) -> Mapping[str, int]:
     """When each topic was created, in ms."""
-    return {name: topic.created_ms for name, topic in cluster.named().items()}
+    return {name: topic.created_ms for name, topic in cluster.named.items()}

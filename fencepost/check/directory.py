@@ -21,7 +21,7 @@ from typing import Final
 from fencepost.check.derived_files import CLEAN_FILE, DerivedFiles, Object, sealed_object
 from fencepost.check.findings import Findings, Place
 from fencepost.check.kafka_directory import check_kafka_directory
-from fencepost.check.records import Internals, KnownCluster, reading_order
+from fencepost.check.records import Internals, reading_order
 from fencepost.check.scan import ScannedLog, scan_log, sizes_of
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.data_directory import partitions_in
@@ -35,6 +35,7 @@ from fencepost.journal.storage import (
     parse_directory_name,
 )
 from fencepost.protocol.checksum import crc32c
+from fencepost.protocol.kraft_log import KraftCluster
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, NO_TOPIC_ID, TopicPartition
 
 CATALOGUE: Final = "catalogue.txt"
@@ -153,7 +154,7 @@ def _catalogue(storage: StorageReader) -> tuple[dict[str, str], list[int]]:
 
 
 def _check_catalogue(
-    storage: StorageReader, closed: Collection[str], cluster: KnownCluster, findings: Findings
+    storage: StorageReader, closed: Collection[str], cluster: KraftCluster, findings: Findings
 ) -> None:
     words, damaged = _catalogue(storage)
     for number in damaged:
@@ -181,7 +182,7 @@ def _has_log(storage: StorageReader, directory: str) -> bool:
 
 
 def _check_against_metadata(
-    storage: StorageReader, logs: list[ScannedLog], cluster: KnownCluster, findings: Findings
+    storage: StorageReader, logs: list[ScannedLog], cluster: KraftCluster, findings: Findings
 ) -> None:
     """Leader epochs and producer ids are the metadata's to give."""
     if not cluster.is_known:
@@ -190,19 +191,17 @@ def _check_against_metadata(
             what = "the log of the cluster's metadata is gone"
             findings.problem(Place(directory), what, "no topic is known: see `fencepost repair`")
         return
-    topics = cluster.named()
     for log in logs:
         partition, last, newest = log.partition, log.last, log.newest_producer
         if partition.topic != CLUSTER_METADATA_TOPIC:
-            topic = topics.get(partition.topic)
-            if topic is None or partition.partition not in topic.leader_epochs:
+            known = cluster.partition(partition)
+            if known is None:
                 continue  # the metadata is damaged
-            known = topic.leader_epochs[partition.partition]
-            if last is not None and last.header.leader_epoch > known:
+            if last is not None and last.header.leader_epoch > known.leader_epoch:
                 findings.problem(
                     last.place,
                     f"written under leader epoch {last.header.leader_epoch}, but the metadata knows only "
-                    f"{known}",
+                    f"{known.leader_epoch}",
                     "the end of the metadata log was lost: a later leader may reuse an epoch",
                 )
         given = cluster.next_producer_id

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from fencepost.check.derived_files import MISFILTERED, REBUILT, SEEKS, DerivedFiles, OffsetEntry, TimeEntry
 from fencepost.check.findings import Findings, Place
-from fencepost.check.records import Internals, KnownCluster, reading_order
+from fencepost.check.records import Internals, reading_order
 from fencepost.check.scan import ScannedLog, ScannedSegment, follow_producers, scan_log
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.kafka_directory import (
@@ -39,6 +39,7 @@ from fencepost.journal.kafka_directory import (
 )
 from fencepost.journal.storage import directory_name
 from fencepost.log_model.partitions import ModelProducer
+from fencepost.protocol.kraft_log import KraftCluster
 from fencepost.protocol.terms import NO_OFFSET, TRANSACTION_STATE_TOPIC, TopicPartition
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
@@ -102,13 +103,13 @@ def _has_every_coordinator(
 
 
 def _check_place(
-    directory: KafkaDirectory, partition: TopicPartition, cluster: KnownCluster, findings: Findings
+    directory: KafkaDirectory, partition: TopicPartition, cluster: KraftCluster, findings: Findings
 ) -> None:
     """The directory was not renamed, nor copied under another name. The metadata was read first."""
     known = cluster.topic_ids().get(partition.topic)
     if known is not None:
         found = read_topic_id(directory.storage, partition)
-        what = misplacement(partition, found, known=known, numbers=cluster.topics[known].leader_epochs)
+        what = misplacement(partition, found, known=known, numbers=cluster.topics[known].partitions)
         if what:
             place = Place(directory_name(partition))
             findings.tell(directory.was_closed, place, what, f"{MISPLACED}: Spark refuses to read it")

@@ -14,15 +14,8 @@ import attrs
 from fencepost.check.findings import Findings
 from fencepost.check.scan import RecordReader, ScannedBatch
 from fencepost.log_model.transactions import LoggedState
-from fencepost.protocol.kraft_log import KraftRecord, read_kraft_records
-from fencepost.protocol.metadata_log import (
-    LeaderChanged,
-    PartitionCreated,
-    ProducerIdsAllocated,
-    TopicCreated,
-    TopicRemoved,
-    read_cluster_records,
-)
+from fencepost.protocol.kraft_log import KraftCluster, KraftRecord, read_kraft_records
+from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.offsets_log import OffsetKey, read_offsets
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import (
@@ -34,41 +27,6 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 from fencepost.protocol.transaction_log import read_transactions
-
-
-@attrs.define(eq=False)
-class KnownTopic:
-    """A topic as the metadata has it now: when it was made (ms), and the leader epoch of each partition."""
-
-    name: str
-    created_ms: int
-    leader_epochs: dict[int, int] = attrs.Factory(dict[int, int])
-
-
-@attrs.define(eq=False)
-class KnownCluster:
-    """What `__cluster_metadata` says at its end."""
-
-    topics: dict[bytes, KnownTopic] = attrs.Factory(dict[bytes, KnownTopic])
-    next_producer_id: int = 0
-    is_known: bool = False
-    """Whether there was any record: a directory made by hand may have none."""
-
-    def named(self) -> dict[str, KnownTopic]:
-        """Topics by name."""
-        return {topic.name: topic for topic in self.topics.values()}
-
-    def topic_ids(self) -> dict[str, bytes]:
-        """The ids of topics by name."""
-        return {topic.name: topic_id for topic_id, topic in self.topics.items()}
-
-    def partitions(self) -> set[TopicPartition]:
-        """Every partition; one without records need not have a directory."""
-        return {
-            TopicPartition(topic.name, number)
-            for topic in self.named().values()
-            for number in topic.leader_epochs
-        }
 
 
 class _Home(NamedTuple):
@@ -90,7 +48,7 @@ class Internals:
     findings: Findings
     is_kafka: bool = False
     """Whether an Apache Kafka controller wrote the metadata."""
-    cluster: KnownCluster = attrs.Factory(KnownCluster)
+    cluster: KraftCluster = attrs.Factory(KraftCluster)
     histories: dict[str, list[LoggedState]] = attrs.Factory(dict[str, list[LoggedState]])
     offsets: dict[OffsetKey, int] = attrs.Factory(dict[OffsetKey, int])
     """The last ones that groups committed, in transactions or not, whatever became of these."""
@@ -101,7 +59,7 @@ class Internals:
         """
         match partition.topic:
             case topic if topic == CLUSTER_METADATA_TOPIC:
-                return self._kraft_cluster if self.is_kafka else self._cluster
+                return self._cluster
             case topic if topic == TRANSACTION_STATE_TOPIC:
                 return partial(self._transactions, self._home(partition))
             case topic if topic == CONSUMER_OFFSETS_TOPIC:
@@ -110,47 +68,21 @@ class Internals:
                 return _plain
 
     def _home(self, partition: TopicPartition) -> _Home:
-        topic = self.cluster.named().get(partition.topic)
-        return _Home(partition.partition, 0 if topic is None else len(topic.leader_epochs))
+        topic = self.cluster.named.get(partition.topic)
+        return _Home(partition.partition, 0 if topic is None else len(topic.partitions))
 
     def _cluster(self, batch: ScannedBatch, data: bytes) -> None:
-        for record in read_cluster_records(data, batch.header):
-            self.cluster.is_known = True
-            match record:
-                case TopicCreated(topic, topic_id=topic_id):
-                    self.cluster.topics[topic_id] = KnownTopic(topic, batch.header.max_timestamp)
-                case TopicRemoved(topic_id):
-                    self.cluster.topics.pop(topic_id, None)
-                case PartitionCreated() | LeaderChanged():
-                    self._leads(batch, record)
-                case ProducerIdsAllocated():
-                    self.cluster.next_producer_id = record.next_producer_id
-                case _:
-                    pass
-
-    def _kraft_cluster(self, batch: ScannedBatch, data: bytes) -> None:
+        if not self.is_kafka:
+            read_cluster_records(data, batch.header)  # a node reads all fields of each record, and stops here
         for record in read_kraft_records(data, batch.header):
-            self.cluster.is_known = True
-            if record.next_producer_id is not None:
-                self.cluster.next_producer_id = record.next_producer_id
-            if record.topic is not None and record.topic_id is not None:
-                self.cluster.topics[record.topic_id] = KnownTopic(record.topic, batch.header.max_timestamp)
-            elif record.topic_id is not None:
-                self._kraft_topic(record.topic_id, record)
+            if record.leader_id is not None and record.topic_id is not None and not self.is_kafka:
+                self._judge_leader(batch, record.topic_id, record)
+            self.cluster.take(record, batch.header.max_timestamp)
 
-    def _kraft_topic(self, topic_id: bytes, record: KraftRecord) -> None:
-        topic = self.cluster.topics.get(topic_id)
-        if topic is None:
-            return
-        if record.partition is None:
-            del self.cluster.topics[topic_id]
-        elif record.leader_epoch is not None:
-            topic.leader_epochs[record.partition] = record.leader_epoch
-        elif record.leader_id is not None and record.partition in topic.leader_epochs:
-            topic.leader_epochs[record.partition] += 1  # with each change of the leader
-
-    def _leads(self, batch: ScannedBatch, record: PartitionCreated | LeaderChanged) -> None:
-        topic = self.cluster.topics.get(record.topic_id)
+    def _judge_leader(self, batch: ScannedBatch, topic_id: bytes, record: KraftRecord) -> None:
+        topic, epoch = self.cluster.topics.get(topic_id), record.leader_epoch
+        assert record.partition is not None, "what has a leader is a partition"
+        assert epoch is not None, "a node writes it with each leader"
         if topic is None:
             self.findings.problem(
                 batch.place,
@@ -158,14 +90,13 @@ class Internals:
                 "the metadata has lost the record that made the topic",
             )
             return
-        before = topic.leader_epochs.get(record.partition, -1)
-        if record.leader_epoch < before:
+        before = topic.partitions.get(record.partition)
+        if before is not None and epoch < before.leader_epoch:
             self.findings.problem(
                 batch.place,
-                f"{topic.name}-{record.partition}: leader epoch {record.leader_epoch} after {before}",
+                f"{topic.name}-{record.partition}: leader epoch {epoch} after {before.leader_epoch}",
                 "a leader that was replaced could write again",
             )
-        topic.leader_epochs[record.partition] = record.leader_epoch
 
     def _transactions(self, home: _Home, batch: ScannedBatch, data: bytes) -> None:
         for name, record in read_transactions(data, batch.header):

@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Final
 
 from fencepost.check.findings import Findings, Place
-from fencepost.check.records import KnownCluster
 from fencepost.check.scan import ScannedLog
 from fencepost.log_model.transactions import (
     FOLLOWERS,
@@ -22,6 +21,7 @@ from fencepost.log_model.transactions import (
     disagreements,
     lowest_epoch_after,
 )
+from fencepost.protocol.kraft_log import KraftCluster
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionResult
 
 # A coordinator ends what is open in these states, sooner or later.
@@ -69,13 +69,13 @@ def check_markers(
     histories: Histories,
     logs: list[ScannedLog],
     lost: set[TopicPartition],
-    cluster: KnownCluster,
+    cluster: KraftCluster,
     findings: Findings,
 ) -> None:
     """Compare decisions with markers in each partition. `lost` are the partitions without a directory:
     no transaction can have ended there.
     """
-    decided, topics = decisions_of(histories), cluster.named()
+    decided = decisions_of(histories)
     has_every_decision = not any(
         log.covered for log in logs if log.partition.topic == TRANSACTION_STATE_TOPIC
     )
@@ -84,7 +84,7 @@ def check_markers(
         log.partition: log for log in logs if not log.start_offset
     }
     for partition, log in (compared | dict.fromkeys(sorted(lost))).items():
-        topic = topics.get(partition.topic)
+        topic = cluster.named.get(partition.topic)
         # Decisions from before the topic was created are about a deleted topic of the same name.
         since = -1 if topic is None else topic.created_ms
         here = {

@@ -44,7 +44,7 @@ from fencepost.journal.storage import (
     parse_directory_name,
 )
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.kraft_log import KraftCluster
+from fencepost.protocol.kraft_log import KraftCluster, read_kraft_records
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TopicPartition, spell_topic_id
 
 PROPERTIES_FILE: Final = "meta.properties"
@@ -202,7 +202,8 @@ def _apply(
         with closing(storage.open(path)) as file:
             for _, header, batch in walk_batches(file, 0, size):
                 if header.base_offset >= from_offset:
-                    cluster.apply(batch, header)
+                    for record in () if header.is_control else read_kraft_records(batch, header):
+                        cluster.take(record, header.max_timestamp)
                     end = header.next_offset
     except ProtocolViolation as problem:
         if not may_be_torn:
@@ -220,7 +221,7 @@ def home_of(
     If several are equal, the leader's. A partition with one replica is read from that replica: any other copy
     was left by a move to another broker.
     """
-    known = None if cluster is None else cluster.partitions.get(partition)
+    known = None if cluster is None else cluster.partition(partition)
     holders = [each for each in directories if partition in each.partitions]
 
     def rank(directory: KafkaDirectory) -> tuple[bool, int, bool]:

@@ -168,7 +168,7 @@ class FencepostLayout:
         self._closed: Mapping[str, SyncedSegment] | None = None
 
     def partitions(self) -> list[TopicPartition]:
-        return sorted({*partitions_in(self.storages[0]), *self._read_cluster().partitions})
+        return sorted({*partitions_in(self.storages[0]), *self._read_cluster().partitions()})
 
     def home(self, partition: TopicPartition) -> int:
         return 0
@@ -195,7 +195,7 @@ class FencepostLayout:
         """What the cluster's metadata says now; nothing if its log is not there."""
         found = read_metadata(self.storages[0])
         cluster = KraftCluster() if found is None else found[1]
-        self._topic_ids = {name: topic_id for topic_id, name in cluster.topics.items()}
+        self._topic_ids = cluster.topic_ids()
         return cluster
 
     def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, anew: bool = False) -> str:
@@ -245,29 +245,23 @@ class KafkaLayout:
 
     def partitions(self) -> list[TopicPartition]:
         present = {partition for directory in self.directories for partition in directory.partitions}
-        return sorted(present | (self.cluster.partitions.keys() if self.cluster else set()))
+        return sorted(present | (self.cluster.partitions() if self.cluster else set()))
 
     def home(self, partition: TopicPartition) -> int:
         return self.directories.index(self._home(partition))
 
     def misplacement(self, partition: TopicPartition, topic_id: str) -> str:
         known = self._topic_ids.get(partition.topic)
-        if known is None or partition not in self._home(partition).partitions:
+        if known is None or self.cluster is None or partition not in self._home(partition).partitions:
             return ""
-        problem = misplacement(partition, topic_id, known=known, numbers=self._numbers[partition.topic])
+        numbers = self.cluster.topics[known].partitions
+        problem = misplacement(partition, topic_id, known=known, numbers=numbers)
         then = "give each directory its own name back, move it away, or copy again"
         return problem and f"{problem}; {MISPLACED}: {then}"
 
     @cached_property
     def _topic_ids(self) -> Mapping[str, bytes]:
-        return {} if self.cluster is None else {name: each for each, name in self.cluster.topics.items()}
-
-    @cached_property
-    def _numbers(self) -> Mapping[str, set[int]]:
-        found: dict[str, set[int]] = {topic: set() for topic in self._topic_ids}
-        for topic, number in self.cluster.partitions if self.cluster else ():
-            found[topic].add(number)
-        return found
+        return {} if self.cluster is None else self.cluster.topic_ids()
 
     def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, anew: bool = False) -> str:
         return read_topic_id(self._home(partition).storage, partition)
@@ -279,7 +273,7 @@ class KafkaLayout:
         return 0
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        known = None if self.cluster is None else self.cluster.partitions.get(partition)
+        known = None if self.cluster is None else self.cluster.partition(partition)
         if partition.topic == CLUSTER_METADATA_TOPIC or (known is not None and len(known.replicas) == 1):
             return None
         home = self._home(partition)

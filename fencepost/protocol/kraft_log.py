@@ -17,13 +17,21 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.metadata_log import (
+    FRAME_VERSION,
+    PARTITION_CHANGE_RECORD,
+    PARTITION_RECORD,
+    PRODUCER_IDS_RECORD,
+    REMOVE_TOPIC_RECORD,
+    TAG_LEADER,
+    TAG_LEADER_EPOCH,
+    TOPIC_RECORD,
+)
 from fencepost.protocol.primitives import INT32, Fields
 from fencepost.protocol.records import read_keys_and_values
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import NO_LEADER_EPOCH, TopicPartition
 
-FRAME_VERSION: Final = 1
-_TAG_LEADER: Final = 1  # of a PartitionChangeRecord
-_TAG_REPLICAS: Final = 2
+_TAG_REPLICAS: Final = 2  # of a PartitionChangeRecord
 _UNCHANGED: Final = -2
 
 KINDS: Final = {
@@ -53,6 +61,7 @@ class KraftRecord(NamedTuple):
     leader_id: int | None = None
     """None if the record does not change the leader."""
     leader_epoch: int | None = None
+    """In a record that creates the partition, and in Fencepost's records of another leader."""
     next_producer_id: int | None = None
 
 
@@ -94,7 +103,8 @@ def _read_partition(fields: Fields) -> dict[str, object]:
 
 def _read_partition_change(fields: Fields) -> dict[str, object]:
     partition, topic_id, tags = fields.int32(), fields.uuid(), fields.tagged_fields()
-    leader_id = fields.tagged_int(tags, _TAG_LEADER, INT32, default=_UNCHANGED)
+    leader_id = fields.tagged_int(tags, TAG_LEADER, INT32, default=_UNCHANGED)
+    leader_epoch = fields.tagged_int(tags, TAG_LEADER_EPOCH, INT32, default=NO_LEADER_EPOCH)
     replicas = None
     if _TAG_REPLICAS in tags:
         content = Fields(tags[_TAG_REPLICAS], name="replicas of a partition change")
@@ -104,6 +114,7 @@ def _read_partition_change(fields: Fields) -> dict[str, object]:
         "topic_id": topic_id,
         "replicas": replicas,
         "leader_id": None if leader_id == _UNCHANGED else leader_id,
+        "leader_epoch": None if leader_epoch == NO_LEADER_EPOCH else leader_epoch,
     }
 
 
@@ -114,11 +125,11 @@ def _read_producer_ids(fields: Fields) -> dict[str, object]:
 
 
 _READERS: Final = {
-    2: _read_topic,
-    3: _read_partition,
-    5: _read_partition_change,
-    9: _read_removed_topic,
-    15: _read_producer_ids,
+    TOPIC_RECORD: _read_topic,
+    PARTITION_RECORD: _read_partition,
+    PARTITION_CHANGE_RECORD: _read_partition_change,
+    REMOVE_TOPIC_RECORD: _read_removed_topic,
+    PRODUCER_IDS_RECORD: _read_producer_ids,
 }
 
 
@@ -133,47 +144,63 @@ class KraftPartition:
 
 
 @attrs.define
+class KraftTopic:
+    """A topic as the metadata has it now, and when it was created (ms)."""
+
+    name: str
+    created_ms: int
+    partitions: dict[int, KraftPartition] = attrs.Factory(dict[int, KraftPartition])
+
+
+@attrs.define
 class KraftCluster:
-    """The state after the records up to some offset. Show it every batch, in order."""
+    """The state after the records up to some offset. Show it every record, in order."""
 
-    partitions: dict[TopicPartition, KraftPartition] = attrs.Factory(dict[TopicPartition, KraftPartition])
+    topics: dict[bytes, KraftTopic] = attrs.Factory(dict[bytes, KraftTopic])
+    """By their 16 bytes of id."""
+    named: dict[str, KraftTopic] = attrs.Factory(dict[str, KraftTopic])
     next_producer_id: int = 0
-    topics: dict[bytes, str] = attrs.Factory(dict[bytes, str])
-    """The names of topics, by their 16 bytes of id."""
+    is_known: bool = False
+    """Whether there was any record: a directory made by hand may have none."""
 
-    def apply(self, batch: Buffer, header: BatchHeader) -> None:
-        """Take the next batch into account; ProtocolViolation when a record is malformed."""
-        if header.is_control:
-            return
-        for record in read_kraft_records(batch, header):
-            self._apply(record)
+    def topic_ids(self) -> dict[str, bytes]:
+        """The ids of topics by name."""
+        return {topic.name: topic_id for topic_id, topic in self.topics.items()}
 
-    def _apply(self, record: KraftRecord) -> None:
+    def partitions(self) -> set[TopicPartition]:
+        """Every partition; one without records need not have a directory."""
+        return {
+            TopicPartition(name, number) for name, topic in self.named.items() for number in topic.partitions
+        }
+
+    def partition(self, where: TopicPartition) -> KraftPartition | None:
+        """What is known of a partition; None if there is no such partition."""
+        topic = self.named.get(where.topic)
+        return None if topic is None else topic.partitions.get(where.partition)
+
+    def take(self, record: KraftRecord, written_ms: int) -> None:
+        """Take the next record into account, of a batch of this time."""
+        self.is_known = True
         if record.next_producer_id is not None:
             self.next_producer_id = record.next_producer_id
         if record.topic_id is None:
             return
         if record.topic is not None:
-            self.topics[record.topic_id] = record.topic
+            self.topics[record.topic_id] = self.named[record.topic] = KraftTopic(record.topic, written_ms)
             return
         topic = self.topics.get(record.topic_id)
         if topic is None:
             return
         if record.partition is None:  # the topic is removed
             del self.topics[record.topic_id]
-            for partition in [each for each in self.partitions if each.topic == topic]:
-                del self.partitions[partition]
-        else:
-            self._change(TopicPartition(topic, record.partition), record)
-
-    def _change(self, partition: TopicPartition, record: KraftRecord) -> None:
-        if record.leader_epoch is not None:  # only the record that creates a partition has it
-            assert record.replicas is not None, "a partition is created with its replicas"
-            assert record.leader_id is not None, "a partition is created with its leader"
-            self.partitions[partition] = KraftPartition(
-                record.replicas, record.leader_id, record.leader_epoch
+            self.named.pop(topic.name, None)
+        elif record.leader_epoch is not None:
+            assert record.leader_id is not None, "a leader epoch comes with its leader"
+            replicas = record.replicas or (record.leader_id,)
+            topic.partitions[record.partition] = KraftPartition(
+                replicas, record.leader_id, record.leader_epoch
             )
-        elif (known := self.partitions.get(partition)) is not None:
+        elif (known := topic.partitions.get(record.partition)) is not None:
             if record.replicas is not None:
                 known.replicas = record.replicas
             if record.leader_id is not None:

@@ -55,10 +55,10 @@ PARTITION_CHANGE_RECORD: Final = 5
 REMOVE_TOPIC_RECORD: Final = 9
 PRODUCER_IDS_RECORD: Final = 15
 
-_TAG_LEADER: Final = 1
+TAG_LEADER: Final = 1
 # PartitionChangeRecord names no leader epoch: Kafka increments it. Here it is written, too, under a tag that
 # Kafka's readers skip, so that one record is complete.
-_TAG_LEADER_EPOCH: Final = 1_000
+TAG_LEADER_EPOCH: Final = 1_000
 _NO_LEADER_CHANGE: Final = -2
 _TOPIC_RESOURCE: Final = 2  # ConfigResource.Type.TOPIC
 # Kafka refuses requests of an earlier incarnation by it; here a late one only wastes a block of ids.
@@ -193,7 +193,7 @@ def _content(record: ClusterRecord) -> tuple[int, bytes, list[tuple[int, bytes]]
         case PartitionCreated():
             return PARTITION_RECORD, _partition_content(record), []
         case LeaderChanged(topic_id, partition=partition, leader_id=leader_id, leader_epoch=leader_epoch):
-            tags = [(_TAG_LEADER, INT32.pack(leader_id)), (_TAG_LEADER_EPOCH, INT32.pack(leader_epoch))]
+            tags = [(TAG_LEADER, INT32.pack(leader_id)), (TAG_LEADER_EPOCH, INT32.pack(leader_epoch))]
             return PARTITION_CHANGE_RECORD, INT32.pack(partition) + topic_id, tags
         case ProducerIdsAllocated(node_id, next_producer_id=next_producer_id):
             content = _PRODUCER_IDS.pack(node_id, _UNKNOWN_BROKER_EPOCH, next_producer_id)
@@ -296,11 +296,11 @@ def _read_partition(fields: Fields) -> ClusterRecord:
 def _read_partition_change(fields: Fields) -> ClusterRecord:
     partition, topic_id = fields.int32(), fields.uuid()
     tags = fields.tagged_fields()
-    leader_id = fields.tagged_int(tags, _TAG_LEADER, INT32, default=_NO_LEADER_CHANGE)
+    leader_id = fields.tagged_int(tags, TAG_LEADER, INT32, default=_NO_LEADER_CHANGE)
     # Kafka also writes changes of replicas alone. Without replicas there are none, so this is damage.
-    if leader_id == _NO_LEADER_CHANGE or _TAG_LEADER_EPOCH not in tags:
+    if leader_id == _NO_LEADER_CHANGE or TAG_LEADER_EPOCH not in tags:
         fields.fail("a partition change names no leader with its epoch")
-    leader_epoch = fields.tagged_int(tags, _TAG_LEADER_EPOCH, INT32, default=NO_LEADER_EPOCH)
+    leader_epoch = fields.tagged_int(tags, TAG_LEADER_EPOCH, INT32, default=NO_LEADER_EPOCH)
     return LeaderChanged(topic_id, partition=partition, leader_id=leader_id, leader_epoch=leader_epoch)
 
 

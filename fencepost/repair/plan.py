@@ -391,11 +391,11 @@ class _Planner:
 
     def _check_missing(self) -> None:
         """Partitions whose log is gone: something says that they had one. Others never had a record."""
-        topics, decided = self.internals.cluster.named(), decisions_of(self.internals.histories)
+        decided = decisions_of(self.internals.histories)
         for partition in sorted(self.cluster.leaders):
             if sizes_of(self.storage, str(partition)):
                 continue
-            topic = topics.get(partition.topic)
+            topic = self.internals.cluster.named.get(partition.topic)
             since = -1 if topic is None else topic.created_ms
             decisions = [each for here in decided.get(partition, {}).values() for each in here]
             markers = sum(each.is_complete and each.decided_ms >= since for each in decisions)

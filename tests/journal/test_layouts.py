@@ -184,14 +184,15 @@ class TestMetadata:
         )
         assert cluster is not None
         assert [
-            (known.replicas, known.leader_id, known.leader_epoch) for known in cluster.partitions.values()
+            (known.replicas, known.leader_id, known.leader_epoch)
+            for known in cluster.named["orders"].partitions.values()
         ] == [((2, 3), 2, 1), ((1,), -1, 1)]
 
     def test_a_topic_can_be_removed(self) -> None:
         removal = bytes(cluster_batch([TopicRemoved(TOPIC_ID)], timestamp=1))
         cluster = self.cluster(with_metadata(kafka_directory(), *created(), removal))
         assert cluster is not None
-        assert cluster.partitions == {}
+        assert not cluster.partitions()
 
     def test_begins_with_its_newest_snapshot(self) -> None:
         storage = with_metadata(kafka_directory(), *created())
@@ -205,7 +206,10 @@ class TestMetadata:
         storage.replace("__cluster_metadata-0/00000000000000000099.log", later, durable=False)
         cluster = self.cluster(storage)
         assert cluster is not None
-        assert [known.leader_id for known in cluster.partitions.values()] == [7, 1]  # not what 99 says
+        assert [known.leader_id for known in cluster.named["orders"].partitions.values()] == [
+            7,
+            1,
+        ]  # not what 99 says
 
     def test_is_not_known_when_its_beginning_is_gone(self) -> None:
         storage = with_metadata(kafka_directory(), *created())
@@ -218,7 +222,7 @@ class TestMetadata:
         storage.replace(LOG, whole[:-3], durable=False)
         cluster = self.cluster(storage)
         assert cluster is not None
-        assert cluster.partitions[ORDERS].leader_id == 1
+        assert cluster.named["orders"].partitions[0].leader_id == 1
 
     def test_damage_before_the_end_is_named(self) -> None:
         storage = with_metadata(kafka_directory(), *created())
@@ -236,7 +240,7 @@ class TestMetadata:
         assert read_header(control).is_control
         cluster = self.cluster(with_metadata(kafka_directory(), control, *created()))
         assert cluster is not None
-        assert len(cluster.partitions) == 2
+        assert len(cluster.partitions()) == 2
 
 
 class TestSeveralDirectories:
@@ -297,4 +301,4 @@ class TestSeveralDirectories:
             layout = open_layout(order)
             assert isinstance(layout, KafkaLayout)
             assert layout.cluster is not None
-            assert layout.cluster.partitions[ORDERS].leader_id == 2
+            assert layout.cluster.named["orders"].partitions[0].leader_id == 2
