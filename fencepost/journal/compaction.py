@@ -167,12 +167,7 @@ class Cleaner:
     """The second pass. `clean` takes the log in pieces, in order, and follows transactions across them."""
 
     def __init__(
-        self,
-        survey: Survey,
-        *,
-        aborted: Iterable[AbortedRange],
-        now: int,
-        delete_retention_ms: int,
+        self, survey: Survey, *, aborted: Iterable[AbortedRange], now: int, delete_retention_ms: int
     ) -> None:
         """`now` (ms) passes delete horizons, and sets new ones."""
         self._end, self._latest, self._keys_max = survey.end, survey.latest, survey.keys_max
@@ -183,9 +178,7 @@ class Cleaner:
         self._horizon_ms = min(now + delete_retention_ms, INT64_MAX)
         self._with_batches: set[int] = set()  # producers with a batch left since their last marker
 
-    def clean(
-        self, batches: Iterable[Batch], *, opened: Iterable[OpenTransaction] = ()
-    ) -> Iterator[Batch]:
+    def clean(self, batches: Iterable[Batch], *, opened: Iterable[OpenTransaction] = ()) -> Iterator[Batch]:
         """What is left of a piece of the log, without gaps. `opened` is what the snapshot at its start has
         open: the batches of these transactions may be gone, but the snapshot remembers them.
         """
