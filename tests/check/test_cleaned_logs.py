@@ -114,6 +114,35 @@ def problems(at: Directory) -> list[str]:
     return [each.what for each in check_logs(at).found if each.severity is Severity.PROBLEM]
 
 
+def an_abort_across_segments() -> Directory:
+    """The marker is in the second segment, which a cleaning leaves as it is, and the records, in the first,
+    are gone.
+    """
+    log = Log()
+    log.write([(b"a", b"x" * SEGMENT_BYTES)], producer=1, transactional=True)
+    log.end_transaction(1, ABORT)
+    log.write([(b"b", b"y" * 2 * SEGMENT_BYTES)])  # too much to be merged with the first one
+    log.write([(b"c", b"z" * SEGMENT_BYTES)], producer=1)
+    disk = Mortal(keeps(2))
+    journal = opened(disk)
+    write(journal, log)
+    clean(journal)
+    return Directory(disk)
+
+
+def test_an_index_may_name_an_abort_whose_records_compaction_removed() -> None:
+    at = an_abort_across_segments()
+    first, second, *_ = at.logs(DIRECTORY)
+    assert [read_header(batch).record_count for batch in at.batches(first)] == [0]
+    index = second.removesuffix(".log") + ".txnindex"
+    assert at.get(index)
+    assert damages_in(at) == []
+    damaged = bytearray(at.get(index))
+    damaged[-9] ^= 1  # the last byte of the marker's offset
+    at.put(index, bytes(damaged))
+    assert damages_in(at) != []
+
+
 # --- what is damage all the same ----------------------------------------------------------------------------
 
 
