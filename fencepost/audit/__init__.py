@@ -10,9 +10,10 @@ model. It writes nothing.
 # table `batches`, together with what coordinators decided (from the table `coordinator`), is distributed to
 # workers by partition and producer and sorted by offset, and each worker folds its share, a batch at a time:
 #
-#     coordinator ──by transactional id──▶ folds.fold_histories ──▶ findings, decisions
-#                                                                        │
-#     batches ───────by partition and producer────────────────────▶ folds.fold_producers ──▶ findings
+#     coordinator ──by transactional id──▶ folds.fold_histories ──▶ findings
+#                                     └──▶ folds.fold_decisions ──▶ decisions
+#                                                                       │
+#     batches ───────by partition and producer───────────────────▶ folds.fold_producers ──▶ findings
 #     transactions, if one is open ──▶ stalled_readers.py: what hangs, is overdue, holds readers ──▶ findings
 #     losses ─────────────────────────────────────────────────────────────────────────────────▶ findings
 #

@@ -21,7 +21,14 @@ from fencepost.audit.directory import (
     unknown_topics,
     why_not_comparable,
 )
-from fencepost.audit.folds import BATCH_COLUMNS, DECISION_SCHEMA, Known, fold_histories, fold_producers
+from fencepost.audit.folds import (
+    BATCH_COLUMNS,
+    DECISION_SCHEMA,
+    Known,
+    fold_decisions,
+    fold_histories,
+    fold_producers,
+)
 from fencepost.audit.rows import FINDING_SCHEMA, Row, findings_of
 from fencepost.audit.stalled_readers import PartitionEnd, judge_open
 from fencepost.check.directory import ADOPTED, UNSERVED
@@ -112,7 +119,7 @@ def _judge(
         _torn(load_all("transactions"), findings)
     findings.found += findings_of(
         [
-            *_collect(_by_id(coordinator, partial(_history_findings, known=known), FINDING_SCHEMA)),
+            *_collect(_by_id(coordinator, partial(fold_histories, known=known), FINDING_SCHEMA)),
             *_collect(_producers(batches, coordinator, known)),
             # An incomplete index cannot tell whether records are aborted; what is lost is the same at both
             # levels.
@@ -163,14 +170,6 @@ def _by_id(
     return ordered.mapInArrow(_in_arrow(fold, schema), schema)
 
 
-def _history_findings(rows: Iterable[Row], known: Known) -> Iterator[Mapping[str, Any]]:
-    return chain.from_iterable(findings for findings, _ in fold_histories(rows, known))
-
-
-def _history_decisions(rows: Iterable[Row], known: Known) -> Iterator[Mapping[str, Any]]:
-    return chain.from_iterable(decisions for _, decisions in fold_histories(rows, known))
-
-
 def _producers(batches: DataFrame, coordinator: DataFrame, known: Known) -> DataFrame:
     """The findings in the batches of each producer of each partition."""
     from pyspark.sql import functions
@@ -180,7 +179,7 @@ def _producers(batches: DataFrame, coordinator: DataFrame, known: Known) -> Data
         "result", functions.lit(None).cast("string")
     )
     if known.comparable:
-        decisions = _by_id(coordinator, partial(_history_decisions, known=known), DECISION_SCHEMA)
+        decisions = _by_id(coordinator, fold_decisions, DECISION_SCHEMA)
         decisions = decisions.withColumn("order", functions.col("offset"))
         both = both.unionByName(decisions, allowMissingColumns=True)
     keys = ("topic", "partition", "producerId")

@@ -6,7 +6,7 @@ Rule: pure functions from rows to rows. What is right or wrong is decided in `ch
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Final
 
 import attrs
@@ -84,19 +84,19 @@ class Known:
 # --- transactional ids --------------------------------------------------------------------------------------
 
 
-def fold_histories(
-    rows: Iterable[Row], known: Known
-) -> Iterator[tuple[Iterator[dict[str, Any]], Iterator[dict[str, Any]]]]:
-    """Yields, for each transactional id, its findings and its decisions. Rows of the table `coordinator` come
-    by id and offset; times are in ms.
-    """
-    for name, group in groupby(rows, key=lambda row: row["transactionalId"]):
-        history = [_logged(row) for row in group]
+def fold_histories(rows: Iterable[Row], known: Known) -> Iterator[dict[str, Any]]:
+    """Yields findings. Rows of the table `coordinator` come by id and offset; times are in ms."""
+    for name, history in _histories(rows):
         findings = Findings()
         partition = parse_directory_name(history[0].file.rpartition("/")[0])
         logs = [] if partition is None else [known.log(partition)]
         check_histories({name: history}, logs, findings)
-        yield finding_rows(findings), _decisions(name, history)
+        yield from finding_rows(findings)
+
+
+def _histories(rows: Iterable[Row]) -> Iterator[tuple[str, list[LoggedState]]]:
+    for name, group in groupby(rows, key=lambda row: row["transactionalId"]):
+        yield name, [_logged(row) for row in group]
 
 
 def _logged(row: Row) -> LoggedState:
@@ -119,8 +119,10 @@ def _logged(row: Row) -> LoggedState:
     return LoggedState(record, row["file"], row["offset"], row["leaderEpoch"])
 
 
-def _decisions(name: str, history: Sequence[LoggedState]) -> Iterator[dict[str, Any]]:
-    for partition, by_identity in decisions_of({name: history}).items():
+def fold_decisions(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """Yields the decisions of each transactional id, from the same rows."""
+    decisions = (decisions_of({name: history}) for name, history in _histories(rows))
+    for partition, by_identity in chain.from_iterable(each.items() for each in decisions):
         for decision in (each for decisions in by_identity.values() for each in decisions):
             yield {
                 "topic": partition.topic,

@@ -12,7 +12,7 @@ from fencepost.audit.directory import (
     known_cluster,
     why_not_comparable,
 )
-from fencepost.audit.folds import Known, fold_histories, fold_producers
+from fencepost.audit.folds import Known, fold_decisions, fold_histories, fold_producers
 from fencepost.audit.rows import findings_of
 from fencepost.check.findings import Finding
 from fencepost.journal.layouts import open_layout
@@ -51,14 +51,10 @@ def audited(storage: StorageReader) -> list[Finding]:
         }
         for row in rows_of("coordinator", storage)
     ]
-    found: list[dict[str, Any]] = []
-    decisions: list[dict[str, Any]] = []
     in_order = sorted(coordinator, key=lambda row: (row["transactionalId"], row["offset"]))
-    for findings, decided in fold_histories(in_order, known):
-        found += findings
-        decisions += decided
+    found = [*fold_histories(in_order, known)]
     both = [
-        *(row for row in decisions if known.comparable),
+        *(fold_decisions(in_order) if known.comparable else ()),
         *(
             {**row, "maxMs": milliseconds(row["maxTimestamp"]), "result": None}
             for row in batches
