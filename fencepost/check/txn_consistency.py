@@ -24,8 +24,6 @@ from fencepost.log_model.transactions import (
 from fencepost.protocol.kraft_log import KraftCluster
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionResult
 
-# A coordinator ends what is open in these states, sooner or later.
-
 IMPOSSIBLE: Final = "a coordinator never does this: a decision was lost or undone"
 HANGS: Final = "it hangs: the last stable offset stays here; see `fencepost transactions abort`"
 SPLIT: Final = "the transaction is committed in some partitions and not in others"
