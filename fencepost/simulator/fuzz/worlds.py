@@ -12,11 +12,9 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.broker_configs import kafka_generation
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.log_config import COMPACT, DELETE
-from fencepost.broker.settings import PROTECTIONS
-from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.log_model.compaction import CleanupRules
 from fencepost.protocol.messages import CreateTopic, ReplyBody, TopicConfig
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, IsolationLevel, TopicPartition
@@ -157,16 +155,9 @@ class WorldKind:
     without_fixes: tuple[str, ...] = attrs.field(default=(), converter=partial(_names, of="without_fixes"))
 
     def __attrs_post_init__(self) -> None:
-        version, protections = self.transaction_version, sorted(set(self.broken))
-        if version not in TRANSACTION_VERSIONS:
-            raise ValueError(
-                f"transaction_version must be one of {sorted(TRANSACTION_VERSIONS)}, not {version}"
-            )
         if self.workload not in PLANNERS:
             raise ValueError(f"workload must be one of {sorted(PLANNERS)}, not {self.workload!r}")
-        if not PROTECTIONS.issuperset(protections):
-            raise ValueError(f"broken may only name {sorted(PROTECTIONS)}, not {protections}")
-        KafkaFixes.without(self.without_fixes)
+        kafka_generation(self.transaction_version, without_fixes=self.without_fixes, broken=self.broken)
 
     @property
     def planner(self) -> Planner:
