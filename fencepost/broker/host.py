@@ -47,12 +47,10 @@ Rule: the appends of a step are written before its effects happen. The process m
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
@@ -70,7 +68,6 @@ from fencepost.broker.contract import (
     Durable,
     Effect,
     ExpireLog,
-    FetchMeasured,
     Input,
     LogStartMoved,
     MeasureFetch,
@@ -94,18 +91,16 @@ from fencepost.broker.contract import (
 )
 from fencepost.broker.dispatch import step
 from fencepost.broker.log_cleanup import orders_to_clean_coordinators
-from fencepost.broker.memory import FETCH_OWN_BYTES, MemoryPool, fetch_share
 from fencepost.broker.node import Node
-from fencepost.broker.partitions import fetch, partition
+from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.partitions.time_lookups import RoundIsOver, TimeLookups
+from fencepost.broker.reads import Reads
 from fencepost.broker.upkeep import Upkeep
 from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import DamagedLog, NoAccess, StorageError
-from fencepost.protocol.batch_work import ROUND_WORK_MAX
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
@@ -115,7 +110,6 @@ from fencepost.protocol.terms import (
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
-from fencepost.protocol.wire_protocol import FetchEncoding
 
 
 class SyncPolicy(Enum):
@@ -234,15 +228,6 @@ def manifest_of(state: Partition) -> ManifestState:
     )
 
 
-def always_open(connection: int) -> bool:
-    """For tests and simulations, in which no connection is closed without the host knowing."""
-    return True
-
-
-def as_stored(connection: int) -> None:
-    """The readers of tests and simulations, and other nodes, read what is stored."""
-
-
 @attrs.define(eq=False)
 class Host:
     """One node over one data directory, which the nodes of a simulated cluster share. The shell sends
@@ -266,19 +251,12 @@ class Host:
     troubles: list[Trouble] = attrs.Factory(list[Trouble])
     contains_failures: bool = False  # a server does; in tests and simulations an exception ends the run
     requests_waiting: int = 0  # client requests in the inbox
-    answers_pool: MemoryPool | None = None  # a server's; simulations have enough memory
-    read_bytes: int = 0  # taken from that pool, for records in `answers`
-    is_open: Callable[[int], bool] = always_open
-    encoding_for: Callable[[int], FetchEncoding | None] = as_stored  # by connection
-    work_left: int | None = None  # of opening batches in this round of a server; simulations have enough time
-    put_off: deque[Received] = attrs.Factory(deque[Received])  # requests for the next rounds
-    # How far the lookups of the ListOffsets requests among them have come.
-    time_lookups: dict[ReplyTo, TimeLookups] = attrs.Factory(dict[ReplyTo, TimeLookups])
     wakes_at_ms: int | None = None
+    reads: Reads = attrs.field(init=False)
     upkeep: Upkeep = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.upkeep = Upkeep(self)
+        self.reads, self.upkeep = Reads(self), Upkeep(self)
         if self.contains_failures:
             self.node.contain = self._contain
 
@@ -366,28 +344,6 @@ class Host:
             self.wakes_at_ms = None
             self.inbox.append(Tick())
 
-    def begin_round(self) -> None:
-        """There is time for opening batches again."""
-        self.work_left = ROUND_WORK_MAX
-
-    def offer_put_off(self) -> bool:
-        """Offer the next request that was put off, if this round has time. False if none is offered."""
-        while self.put_off and not self._is_round_over:
-            again = self.put_off.popleft()
-            if self.is_open(again.to.connection):
-                self.offer(again)
-                return True
-            self.time_lookups.pop(again.to, None)
-        return False
-
-    @property
-    def _is_round_over(self) -> bool:
-        return self.work_left is not None and self.work_left <= 0
-
-    def _worked(self, work: int) -> None:
-        if self.work_left is not None:
-            self.work_left -= work
-
     def _take(self, arrived: Input, now: int) -> None:
         """Let the node take an input; appends are performed before effects."""
         if type(arrived) is Received and arrived.to.connection != NODE:
@@ -446,7 +402,7 @@ class Host:
             failed = LogStartMoved(act, batch_start=NO_OFFSET, error=ErrorCode.UNKNOWN_SERVER_ERROR)
             self.inbox.appendleft(failed)
         elif isinstance(act, ReplyFetched | ReplyListed | ReplyEpochEnds):
-            self._answer(Reply(act.to, error=ErrorCode.UNKNOWN_SERVER_ERROR), now)
+            self.answer(Reply(act.to, error=ErrorCode.UNKNOWN_SERVER_ERROR), now)
 
     def _report(self, problem: Exception, failed: Input | Append | Effect | None) -> None:
         self.bug(f"drops the request and continues: {failed!r:.1000}", problem)
@@ -466,57 +422,6 @@ class Host:
             self.directory.give_up(key)
             epoch = self.directory.journal(key).leader_epoch + 1
             self.to_do.append(Assign(partition=key, leader_id=self.node_id, leader_epoch=epoch))
-
-    def _reply_fetched(self, act: ReplyFetched, now: int) -> None:
-        """Read the records for a Fetch. If there is no room for them, or others have used up this round, it
-        waits, and is then planned again.
-        """
-        if act.to.connection != NODE and not self.is_open(act.to.connection):
-            return  # its connection is gone
-        encoding = self.encoding_for(act.to.connection)
-        if encoding is not None and self._is_round_over:
-            self.put_off.append(_again(act))
-            return
-        pool = self.answers_pool
-        size_max = act.max_bytes if pool is None else min(act.max_bytes, fetch_share(pool))
-        body = fetch.complete_fetch(
-            act, self._journal, self.disk_failed, max_bytes=size_max, encoding=encoding
-        )
-        self._worked(0 if encoding is None else encoding.work)
-        if pool is not None:
-            # A first batch may exceed the limits (KIP-74), so the size is known only now.
-            size = sum(len(part.records) for part in body.partitions)
-            if size > FETCH_OWN_BYTES and size > pool.free:
-                pool.wait(size, act.to.connection, partial(self.offer, _again(act)))
-                return
-            pool.take(size)
-            self.read_bytes += size
-        self._answer(Reply(act.to, body=body), now)
-
-    def _measure_fetch(self, act: MeasureFetch, now: int) -> None:
-        self.inbox.append(FetchMeasured(act.ticket, fetch.sizes_of(act, self._journal)))
-
-    def sent_read(self) -> None:
-        """The records that were read are with the connections now, which hold the room for them."""
-        assert self.answers_pool is not None, "nothing is counted without a pool"
-        size, self.read_bytes = self.read_bytes, 0
-        self.answers_pool.give(size)
-
-    def _reply_listed(self, act: ReplyListed, now: int) -> None:
-        lookups = self.time_lookups.pop(act.to, None) or TimeLookups()
-        work_left = lookups.work_left = sys.maxsize if self.work_left is None else self.work_left
-        try:
-            body = fetch.complete_list(act, self._journal, self.disk_failed, lookups)
-        except RoundIsOver:
-            # As for a Fetch, it is planned again.
-            self.time_lookups[act.to] = lookups
-            self.put_off.append(Received(act.request, to=act.to))
-        else:
-            self._answer(Reply(act.to, body=body), now)
-        self._worked(work_left - lookups.work_left)
-
-    def _reply_epoch_ends(self, act: ReplyEpochEnds, now: int) -> None:
-        self._answer(Reply(act.to, body=fetch.complete_epochs(act, self._journal, self.disk_failed)), now)
 
     def _wake_me(self, act: WakeMe, now: int) -> None:
         earlier = self.wakes_at_ms
@@ -541,7 +446,8 @@ class Host:
         else:
             self.outbox.append(send)
 
-    def _answer(self, reply: Reply, now: int) -> None:
+    def answer(self, reply: Reply, now: int) -> None:
+        """Send a reply: to the client, or back to the node."""
         if reply.to.connection == NODE:
             self.inbox.append(Answered(token=reply.to.correlation_id, error=reply.error, body=reply.body))
         else:
@@ -574,7 +480,7 @@ class Host:
         """The bytes of each log that this node leads and that has files."""
         return {key: held.journal.size for key, held in self.held.items()}
 
-    def _journal(self, key: TopicPartition) -> Journal:
+    def led_journal(self, key: TopicPartition) -> Journal:
         """The log of a partition that this node leads. Raises StorageError when a later leader closed or
         deleted it.
         """
@@ -785,7 +691,7 @@ class Host:
         """
         if self.policy is SyncPolicy.NONE:  # under the others, it was durable before anyone acted on it
             try:
-                self._journal(METADATA_PARTITION).sync()
+                self.led_journal(METADATA_PARTITION).sync()
             except StorageError as problem:
                 self.lose(METADATA_PARTITION, problem)
 
@@ -830,12 +736,12 @@ class Host:
 
     _performs: ClassVar[dict[type[Append | Effect], Callable[[Host, Any, int], None]]] = {
         Append: _write,
-        Reply: _answer,
+        Reply: answer,
         Send: _send,
-        ReplyFetched: _reply_fetched,
-        MeasureFetch: _measure_fetch,
-        ReplyListed: _reply_listed,
-        ReplyEpochEnds: _reply_epoch_ends,
+        ReplyFetched: lambda host, act, now: host.reads.fetch(act, now),
+        MeasureFetch: lambda host, act, now: host.reads.measure(act),
+        ReplyListed: lambda host, act, now: host.reads.list_offsets(act, now),
+        ReplyEpochEnds: lambda host, act, now: host.reads.epoch_ends(act, now),
         MoveLogStart: move_log_start,
         ExpireLog: lambda host, act, now: host.upkeep.expire(act, now),
         CleanLog: lambda host, act, now: host.upkeep.clean(act, now),
@@ -845,13 +751,6 @@ class Host:
         WakeMe: _wake_me,
         Warn: lambda host, act, now: host.warn(act.because),
     }
-
-
-def _again(act: ReplyFetched) -> Received:
-    """A Fetch that could not be read now, as a request that is answered at once: it has waited for its bytes.
-    The ACLs reduced it when it arrived, and all versions of Fetch mean the same.
-    """
-    return Received(attrs.evolve(act.request, min_bytes=0), to=act.to)
 
 
 # Under `commit`, decisions and granted identities must survive as surely as the data that they are about.

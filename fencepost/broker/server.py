@@ -122,8 +122,8 @@ class Server:
             has_tls=settings.access.tls_cert is not None,
             protocol=settings.protocol,
         )
-        host.answers_pool, host.is_open = self.connections.answers, self.connections.is_open
-        host.encoding_for = self.connections.fetch_encoding
+        host.reads.pool, host.reads.is_open = self.connections.answers, self.connections.is_open
+        host.reads.encoding_for = self.connections.fetch_encoding
         self.observer = observer_of(settings)
         host.watch = self.monitor.stepped
         if self.observer is not None:
@@ -231,8 +231,8 @@ class Server:
             if connection is not None and (ended := connection.end(answer.to.correlation_id)) is not None:
                 self.monitor.answered(connection, ended, answer)
                 self._go_on(connection, self._answered(connection, answer))
-        if self.host.read_bytes:
-            self.host.sent_read()
+        if self.host.reads.unsent_bytes:
+            self.host.reads.sent()
         pool = self.connections.answers
         if pool.taken > pool.limit:
             self.connections.shrink()
@@ -465,8 +465,8 @@ class Server:
             now = self.fault_site.now()
             if self._manifest_due_ms is not None and self._manifest_due_ms <= now:
                 self._manifest_due_ms = now if self.host.write_manifests() else None
-            self.host.begin_round()
-            while self.host.offer_put_off():
+            self.host.reads.begin_round()
+            while self.host.reads.offer_put_off():
                 self.turn()
             self.turn()
             self._alarm_at_ms = self._next_alarm_ms(now)
@@ -474,7 +474,7 @@ class Server:
                 await self._alarm.park()
 
     def _next_alarm_ms(self, now: int) -> int:
-        if self.host.put_off and not self.fault_site.is_held:
+        if self.host.reads.put_off and not self.fault_site.is_held:
             return now  # when the other tasks have had their turn
         manifest_ms, wake_ms = self._manifest_due_ms, self.host.wakes_at_ms
         if manifest_ms is None:

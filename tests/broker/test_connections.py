@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from fencepost.broker import connections, host
+from fencepost.broker import connections
 from fencepost.broker import server as server_module
 from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.memory import FETCHES_MAX, MEBIBYTE, READ_SIZE
@@ -400,7 +400,7 @@ async def test_fetches_of_a_client_that_has_left_are_not_read(monkeypatch: pytes
     async with limited() as (server, wires):
         other = await filled(wires, 8)
         leaves = await wires.open()
-        monkeypatch.setattr(host.fetch, "complete_fetch", counted)
+        monkeypatch.setattr(fetch, "complete_fetch", counted)
         await leaves.send(*[EVERYTHING] * 500)
         leaves.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         leaves.stream.socket.close()
@@ -422,8 +422,8 @@ async def test_records_are_not_read_for_a_connection_that_was_closed_in_the_same
 
     async with limited() as (server, wires):
         await filled(wires, 1)
-        monkeypatch.setattr(host.fetch, "complete_fetch", read)
-        monkeypatch.setattr(server.host, "is_open", is_open)
+        monkeypatch.setattr(fetch, "complete_fetch", read)
+        monkeypatch.setattr(server.host.reads, "is_open", is_open)
         await (await wires.open()).send(EVERYTHING)
         await until(lambda: sum(each.fetches for each in server.connections.opened.values()) == 1)
     assert reads == []

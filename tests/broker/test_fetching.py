@@ -421,13 +421,13 @@ def test_a_reader_in_an_older_segment_does_not_wait_for_bytes_of_the_next() -> N
 def test_a_fetch_that_was_put_off_does_not_wait_again() -> None:
     story = Story()
     to = waiting(story, wanting(1_000, ORDERS))
-    story.host.encoding_for = lambda connection: KafkaEncoding()
-    story.host.work_left = 0
+    story.host.reads.encoding_for = lambda connection: KafkaEncoding()
+    story.host.reads.work_left = 0
     story.now += WAIT_MS
     story.run()
     assert to not in story.replies, "the round is over"
-    story.host.begin_round()
-    assert story.host.offer_put_off()
+    story.host.reads.begin_round()
+    assert story.host.reads.offer_put_off()
     story.run()
     assert bytes_of(story.replies[to]) == 0
 

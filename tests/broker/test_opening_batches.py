@@ -132,18 +132,18 @@ def listing(*timestamps: int) -> m.ListOffsets:
 
 def rounds_of(story: Story, request: m.ListOffsets) -> tuple[int, list[int]]:
     """How many rounds of a server a request takes, and the offsets of its answer."""
-    story.host.begin_round()
+    story.host.reads.begin_round()
     to, rounds = story.offer(request), 1
     story.settle()
     while to not in story.replies:
-        assert story.host.put_off, "it waits for nothing else"
-        assert story.host.time_lookups
+        assert story.host.reads.put_off, "it waits for nothing else"
+        assert story.host.reads.time_lookups
         assert rounds < 100
         rounds += 1
-        story.host.begin_round()
-        while story.host.offer_put_off():
+        story.host.reads.begin_round()
+        while story.host.reads.offer_put_off():
             story.settle()
-    assert not story.host.time_lookups
+    assert not story.host.reads.time_lookups
     parts = body_of(story.replies.pop(to), m.ListOffsetsReply).partitions
     assert all(part.error is ErrorCode.NONE for part in parts)
     return rounds, [part.offset for part in parts]
@@ -172,16 +172,16 @@ def test_lookups_by_time_open_batches_in_several_rounds() -> None:
 
 def test_a_lookup_of_a_connection_that_is_gone_is_forgotten() -> None:
     story = with_late_batches(3)
-    story.host.begin_round()
+    story.host.reads.begin_round()
     story.offer(listing(NOON + 5))
     story.settle()
-    assert story.host.put_off
-    assert story.host.time_lookups
-    story.host.is_open = lambda connection: False
-    story.host.begin_round()
-    assert not story.host.offer_put_off()
-    assert not story.host.put_off
-    assert not story.host.time_lookups
+    assert story.host.reads.put_off
+    assert story.host.reads.time_lookups
+    story.host.reads.is_open = lambda connection: False
+    story.host.reads.begin_round()
+    assert not story.host.reads.offer_put_off()
+    assert not story.host.reads.put_off
+    assert not story.host.reads.time_lookups
 
 
 def test_without_rounds_a_lookup_is_answered_at_once() -> None:

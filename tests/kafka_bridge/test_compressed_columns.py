@@ -211,7 +211,7 @@ async def test_readers_that_wake_together_take_turns(monkeypatch: pytest.MonkeyP
         encode, put_off = KafkaEncoding.encode, list[int]()
 
         def counted(self: KafkaEncoding, *arguments: Any, **options: Any) -> Buffer:
-            put_off.append(len(server.host.put_off))
+            put_off.append(len(server.host.reads.put_off))
             return encode(self, *arguments, **options)
 
         monkeypatch.setattr(KafkaEncoding, "encode", counted)
@@ -219,7 +219,7 @@ async def test_readers_that_wake_together_take_turns(monkeypatch: pytest.MonkeyP
         replies = [(await reader.answers(1))[0] for reader in readers]
         assert [sizes_in(reply.body.partitions[0].records) for reply in replies] == [[2_000_000]] * 5
         assert put_off == [0, 3, 2, 1, 0]
-        assert not server.host.put_off
+        assert not server.host.reads.put_off
 
 
 @pytest.mark.trio
@@ -237,7 +237,7 @@ async def test_a_reader_that_leaves_before_its_turn_is_forgotten(monkeypatch: py
         await wire.ask(produce(packed(2_000_000)))
         await readers[0].answers(1)
         await until(lambda: len(server.connections.opened) == 2)
-        await until(lambda: not server.host.put_off)
+        await until(lambda: not server.host.reads.put_off)
         node = server.host.node
         assert (encoded, node.fetches, node.fetches_of, node.readers) == ([1], {}, {}, {})
         assert server.connections.answers.taken == 0
