@@ -707,15 +707,15 @@ class Host:
             )
             self.inbox.appendleft(RemoveFailed(partition=key))
 
-    def write_manifests(self, most: int = MANIFESTS_MAX) -> bool:
-        """Write the manifests of changed logs, for readers without a broker; the first `most` of them.
+    def write_manifests(self) -> bool:
+        """Write the manifests of changed logs, for readers without a broker, up to MANIFESTS_MAX of them.
         Returns whether more are waiting.
 
         After a failed write the older manifest stays, and what it says is still true: the next round tries
         again. But a log file that someone removed under the broker is noticed here, and the log is given up.
         """
         failed: list[TopicPartition] = []
-        for key in list(islice(self.changed, most)):
+        for key in list(islice(self.changed, MANIFESTS_MAX)):
             del self.changed[key]
             log = self.node.logs.get(key)
             if log is None or not self._still_writes(key):
