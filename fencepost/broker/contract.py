@@ -401,7 +401,7 @@ class Ruling(NamedTuple):
 Entry = TypeVar("Entry")
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Decision(Generic[Entry]):
     """A coordinator's decision; nothing has changed yet.
 

@@ -39,6 +39,7 @@ from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.kafka_bridge.raw_login import RawLogin
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import Request
+from fencepost.protocol.values import value
 from fencepost.protocol.wire_protocol import NodeTopics, Operations
 
 # The default in Kafka's schemas (KIP-430): no set of operations has this bit alone.
@@ -59,7 +60,7 @@ class Answer(NamedTuple):
 Respond = Callable[[Sequence[Answer]], Values]
 
 
-@attrs.frozen
+@value
 class Exchange:
     """Requests for the node, and how their answers become a response. The answers may call for more requests,
     the `follow_up`, whose answers come last among those that become the response.

@@ -36,6 +36,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError, Proto
 from fencepost.protocol.messages import API_BY_KEY, API_BY_REQUEST, Api, ReplyBody, Request
 from fencepost.protocol.secure import ALERT_RECORD, HANDSHAKE_RECORD
 from fencepost.protocol.terms import NEWEST_VERSION
+from fencepost.protocol.values import value
 
 # Kafka's socket.request.max.bytes: large enough for a fetch of many partitions, small enough for a laptop.
 FRAME_SIZE_MAX: Final = 100 * 1024 * 1024
@@ -52,7 +53,7 @@ _PREFIX = struct.Struct(">II")
 _LENGTH_SIZE = 4
 
 
-@attrs.frozen
+@value
 class RequestFrame:
     """A request, and what its reply needs: the correlation id to repeat, and the version to answer in."""
 
@@ -62,7 +63,7 @@ class RequestFrame:
     client_id: str = attrs.field(kw_only=True)
 
 
-@attrs.frozen
+@value
 class ReplyFrame:
     """A reply: an error for the whole request, or a body."""
 
