@@ -108,7 +108,9 @@ class RebalanceCall:
 
 
 class RebalanceListener:
-    """The callbacks of subscribe(), run inside poll(). With an async consumer they may be `async def`."""
+    """The callbacks of subscribe(), run inside poll(). With an async consumer they may be `async def`; if its
+    poll() is cancelled, they still run to their end.
+    """
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
         """These partitions move to another member when this returns: commit what was read from them."""

@@ -207,6 +207,43 @@ def test_a_cancelled_commit_is_unknown_after_the_end_of_its_producer(broker: Bro
     anyio.run(limited, story, broker.address, backend="asyncio")
 
 
+@pytest.mark.parametrize("is_withdrawn", [True, False])
+def test_a_program_that_handles_the_unknown_outcome_is_cancelled_where_it_waits_next(
+    broker: Broker, *, is_withdrawn: bool
+) -> None:
+    """As Ctrl-C cancels the main task: it would go on with the next producer for ever."""
+    went_on: list[bool] = []
+
+    async def work(address: str) -> None:
+        try:
+            async with AsyncProducer(address, transactional_id="pay") as producer:
+                await producer.init_transactions()
+                async with producer.transaction():
+                    await producer.send("t", b"x")
+        except CommitOutcomeUnknown:
+            await anyio.lowlevel.checkpoint()  # while the error is handled, the task works
+            went_on.append(True)
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 1
+        if is_withdrawn:
+            task.uncancel()
+            await anyio.lowlevel.checkpoint()
+        else:
+            await anyio.Event().wait()
+
+    async def story(address: str) -> None:
+        with Proxy(address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
+            task = asyncio.create_task(work(proxy.address))
+            assert await anyio.to_thread.run_sync(proxy.withheld.wait, PATIENCE_S)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled() is not is_withdrawn
+
+    anyio.run(limited, story, broker.address, backend="asyncio")
+    assert went_on
+
+
 def test_a_scope_that_ends_when_the_reply_to_its_commit_arrives(tell: Callable[[Story], None]) -> None:
     async def story(address: str) -> None:
         async with AsyncProducer(address, transactional_id="pay") as producer:

@@ -4,10 +4,13 @@ is lost or stored twice.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
+import anyio
+import anyio.lowlevel
 import pytest
 import trio
 
@@ -17,7 +20,7 @@ from fencepost.client.errors import CommitOutcomeUnknown
 from fencepost.client.group_member import RebalanceListener
 from fencepost.client.shells.aio import AsyncAdmin, AsyncConsumer, AsyncProducer, AsyncSendFuture
 from fencepost.protocol.terms import GroupState, TopicPartition
-from tests.client.test_async_shell import HERE, PARTITIONS, limited, read
+from tests.client.test_async_shell import BACKENDS, HERE, PARTITIONS, limited, read
 
 WAITS_MAX = 50  # far more than any story has
 
@@ -206,6 +209,78 @@ async def administrating(address: str, cancelled: CancelledAt) -> None:
 @pytest.mark.parametrize("story", [transactions, sending, polling, membership, administrating])
 def test_a_call_may_be_cancelled_at_each_of_its_waits(story: Story) -> None:
     assert at_each_wait(story) >= 2
+
+
+class Waiting(RebalanceListener):
+    """A callback that waits until it may go on, and then commits."""
+
+    def __init__(self, consumer: AsyncConsumer) -> None:
+        self._consumer = consumer
+        self.has_begun, self.may_go_on = anyio.Event(), anyio.Event()
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self.has_begun.set()
+        await self.may_go_on.wait()
+        await self._consumer.commit(dict.fromkeys(partitions, 7))
+
+
+async def unsubscribed_and_cancelled(
+    address: str, cancel_call: Callable[[Callable[[], Awaitable[None]], Waiting], Awaitable[bool]]
+) -> None:
+    """`cancel_call` cancels a call whose callback runs; it returns whether the call was cancelled."""
+    async with AsyncConsumer(address, group_id="g") as consumer, AsyncAdmin(address) as admin:
+        listener = Waiting(consumer)
+        consumer.subscribe(["t"], listener)
+        while not consumer.assignment():
+            await consumer.poll(100)
+        assert await cancel_call(consumer.unsubscribe, listener)
+        assert consumer.assignment() == []
+        offsets = await admin.list_consumer_group_offsets("g")
+        assert offsets == dict.fromkeys(PARTITIONS, 7)
+
+
+async def turns() -> None:
+    """Other tasks hear of a cancellation."""
+    for _ in range(10):
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rebalance_callback_ends_although_its_call_is_cancelled(backend: str) -> None:
+    async def cancel_call(call: Callable[[], Awaitable[None]], listener: Waiting) -> bool:
+        async def cancel() -> None:
+            await listener.has_begun.wait()
+            scope.cancel()
+            await turns()
+            listener.may_go_on.set()
+
+        scope = anyio.CancelScope()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cancel)
+            with scope:
+                await call()
+                await anyio.lowlevel.checkpoint()
+        return scope.cancelled_caught
+
+    with Broker(override={"group.initial.rebalance.delay.ms": 0}) as broker:
+        told = partial(unsubscribed_and_cancelled, cancel_call=cancel_call)
+        anyio.run(limited, told, broker.address, backend=backend)
+
+
+def test_a_rebalance_callback_ends_although_its_asyncio_task_is_cancelled() -> None:
+    async def cancel_call(call: Callable[[], Awaitable[None]], listener: Waiting) -> bool:
+        task = asyncio.ensure_future(call())
+        await listener.has_begun.wait()
+        for _ in range(2):
+            task.cancel()
+            await turns()
+        listener.may_go_on.set()
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    with Broker(override={"group.initial.rebalance.delay.ms": 0}) as broker:
+        told = partial(unsubscribed_and_cancelled, cancel_call=cancel_call)
+        anyio.run(limited, told, broker.address, backend="asyncio")
 
 
 def test_a_poll_that_waits_with_the_records_in_its_hands_would_lose_them() -> None:

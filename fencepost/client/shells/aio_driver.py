@@ -24,11 +24,12 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import weakref
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable
 from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -36,7 +37,7 @@ from anyio.abc import TaskGroup
 
 from fencepost.client.calls import ANYTHING, Callback, CallScript, Wait
 from fencepost.client.effects import Effect
-from fencepost.client.errors import ClientClosed, WrongState
+from fencepost.client.errors import ClientClosed, ClientError, WrongState
 from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
 
@@ -147,9 +148,7 @@ class AsyncDriver(NetworkDriver):
                 interruption = None
                 self.call_back()
                 if isinstance(step, Callback):
-                    result = step.function(step.partitions)
-                    if isawaitable(result):
-                        await result
+                    await self._run_callback(step)
                 elif not step.until():
                     await self._wait(step)
             except BaseException as problem:
@@ -157,11 +156,35 @@ class AsyncDriver(NetworkDriver):
                     interruption = problem  # cancelled, or an error of the callback: the script decides
                     continue
                 self.call_back()
+                if isinstance(interruption, self.cancelled):
+                    _cancel_after(problem, interruption)
                 if isinstance(problem, StopIteration):
-                    if isinstance(interruption, self.cancelled):
-                        _cancel_again(interruption)
                     return problem.value
                 raise
+
+    async def _run_callback(self, callback: Callback) -> None:
+        """Runs a callback of the program to its end, even if the task is cancelled meanwhile: nobody would
+        know what a half of it has done.
+        """
+        result = callback.function(callback.partitions)
+        if not isawaitable(result):
+            return
+        asyncio, cancellation = _asyncio_of(*self.cancelled), None
+        with anyio.CancelScope(shield=True):
+            if asyncio is None:
+                await result
+                return
+            task = asyncio.ensure_future(result)  # of its own, because no scope shields from Task.cancel()
+            while not task.done():
+                try:
+                    await asyncio.wait([task])
+                except asyncio.CancelledError as problem:
+                    cancellation = problem
+            try:
+                task.result()
+            finally:
+                if cancellation is not None:
+                    raise cancellation
 
     async def _wait(self, wait: Wait) -> None:
         with anyio.CancelScope(shield=wait.is_shielded):
@@ -351,21 +374,35 @@ class AsyncDriver(NetworkDriver):
             self._sleeps_until = 0
 
 
-def _cancel_again(cancellation: BaseException) -> None:
-    """A script has returned its result in place of the cancellation of its task, as a commit does. asyncio
-    delivers a cancellation once, so the task would never hear of it: it is cancelled where it waits next,
-    unless the cancellation is withdrawn before, as at the end of asyncio.timeout(). On trio, a cancelled
-    scope does that itself.
-    """
+def _asyncio_of(cancelled: type[BaseException]) -> Any:
+    """The module asyncio, if a task that it runs is cancelled by this exception; else None."""
     asyncio = sys.modules.get("asyncio")
-    if asyncio is None or not isinstance(cancellation, asyncio.CancelledError):
+    return asyncio if asyncio is not None and issubclass(cancelled, asyncio.CancelledError) else None
+
+
+def _cancel_after(end: BaseException, cancellation: BaseException) -> None:
+    """A script has ended with a result or an error of its own (`end`), and not with the cancellation of its
+    task, as a commit does. asyncio delivers a cancellation once, so the task would never hear of it. It is
+    cancelled where it waits next; after an error, not before the program has handled it, or the cancellation
+    would hide it. A cancellation that was withdrawn, as at the end of asyncio.timeout(), stays so. On trio, a
+    cancelled scope does all that itself.
+    """
+    asyncio = _asyncio_of(type(cancellation))
+    if asyncio is None or end is cancellation:
         return
-    task = asyncio.current_task()
+    task, loop, message = asyncio.current_task(), asyncio.get_running_loop(), cancellation.args
     requests = task.cancelling()
 
     def cancel() -> None:
         if requests and task.cancelling() >= requests and not task.done():
             task.uncancel()
-            task.cancel(*cancellation.args)  # by its message, anyio knows the cancellations of its scopes
+            task.cancel(*message)  # by its message, anyio knows the cancellations of its scopes
 
-    asyncio.get_running_loop().call_soon(cancel)
+    def cancel_soon() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(cancel)  # the garbage collector runs in any thread
+
+    if isinstance(end, ClientError):
+        weakref.finalize(end, cancel_soon).atexit = False  # a handled error is dropped
+    else:
+        loop.call_soon(cancel)
