@@ -148,8 +148,9 @@ class ConsumerCalls(RequestCalls):
         self._is_iterating, consumer = True, self._consumer
         seen = {batch.partition: batch.base_offset for batch in reversed(batches)}
         for batch in reversed(batches):
-            reading = consumer.readings[batch.partition]
-            reading.iterated, reading.iterated_epoch = batch.base_offset, batch.leader_epoch
+            reading = consumer.readings.get(batch.partition)
+            if reading is not None:
+                reading.iterated, reading.iterated_epoch = batch.base_offset, batch.leader_epoch
         for batch in batches:
             where = batch.partition
             reading = consumer.readings.get(where)

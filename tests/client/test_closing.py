@@ -328,6 +328,20 @@ def test_other_threads_may_control_a_consumer_that_polls() -> None:
                 polled.result(PATIENCE_S)
 
 
+def test_a_loop_over_records_whose_partition_is_taken_away_before_the_first_one_is_empty() -> None:
+    """As close() in another thread does, between the poll() of a loop and its first record."""
+    with Broker() as broker, Admin(broker.address) as admin, Consumer(broker.address) as consumer:
+        admin.create_topic("t")
+        with Producer(broker.address) as producer:
+            producer.send("t", b"x")
+        consumer.assign([HERE])
+        batches = consumer.poll(PATIENCE_S * 1_000)
+        assert batches
+        consumer.assign([])
+        calls: Any = vars(consumer)["_calls"]
+        assert list(calls.one_by_one(batches)) == []
+
+
 def test_a_producer_may_be_closed_while_another_thread_aborts() -> None:
     """Nobody may control a transaction in two threads at once, but anybody may close the client."""
     with Broker() as broker:
