@@ -34,8 +34,8 @@ from fencepost.cli.positions import (
     Kind,
     Offsets,
     Position,
-    Refusals,
     ends_at,
+    not_readable,
     parse_position,
     range_of,
     starts_at,
@@ -268,9 +268,9 @@ class _Plan:
         """Prints the records."""
         has, refusals = range_of(admin, parts, self.isolation)
         if refusals and (self.group is not None or not has.starts):
-            raise _not_readable(refusals)
+            raise not_readable(refusals)
         if refusals:
-            complain(str(_not_readable(refusals)), then="reading the other partitions")
+            complain(str(not_readable(refusals)), then="reading the other partitions")
         ends = None if self.follow else ends_at(admin, self.until, has)
         if self.group is None:
             starts = starts_at(admin, self.start, has)
@@ -292,14 +292,7 @@ class _Plan:
                 "`fencepost transactions describe-producers` shows the transaction",
             )
         if refusals:
-            raise _not_readable(refusals)
-
-
-def _not_readable(refusals: Refusals) -> CommandFailed:
-    """The partitions that were left out, and the advice for the first."""
-    reasons = [f"{part}: {error.meaning} ({error.name})" for part, error in refusals.items()]
-    first = next(iter(refusals.values()))
-    return CommandFailed(f"cannot read {'; '.join(reasons)}", then=ADVICE.get(first, "check the broker"))
+            raise not_readable(refusals)
 
 
 def _ends_now(admin: Admin) -> Callable[[Collection[TopicPartition]], Offsets]:

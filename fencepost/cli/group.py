@@ -6,7 +6,7 @@ markers and aborted records. Only the delete commands change anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
 from cyclopts import Parameter
@@ -14,9 +14,10 @@ from cyclopts import Parameter
 from fencepost.cli.errors import ADVICE, CommandFailed
 from fencepost.cli.options import LOCAL, AsJson, ClusterOptions, InPartitions, InTopic, partitions_of
 from fencepost.cli.output import Columns, print_done, print_entry, print_json, print_rows, row_of
+from fencepost.cli.positions import not_readable, sorted_out
 from fencepost.client.admin import GroupDescription, GroupListing, MemberDescription
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.terms import GroupState, TopicPartition
+from fencepost.protocol.terms import LATEST_TIMESTAMP, GroupState, TopicPartition
 
 GroupName = Annotated[str, Parameter(help="The group.")]
 StateName = Literal[
@@ -98,9 +99,16 @@ def describe_group(name: GroupName, /, *, cluster: ClusterOptions = LOCAL, as_js
         offsets = admin.list_consumer_group_offsets(name)
         topics = {topic.topic for topic in admin.list_topics()}
         read = sorted({*offsets, *(where for member in found.members for where in member.partitions)})
-        ends = admin.end_offsets([where for where in read if where.topic in topics], "read_uncommitted")
+        exist = [where for where in read if where.topic in topics]
+        ends, refusals = sorted_out(admin.list_offsets(exist, LATEST_TIMESTAMP, "read_uncommitted"))
     owners = {where: member.member_id for member in found.members for where in member.partitions}
     lines = [OffsetLine(where, offsets.get(where), ends.get(where), owners.get(where)) for where in read]
+    _print_group(found, lines, as_json=as_json)
+    if refusals:
+        raise not_readable(refusals)
+
+
+def _print_group(found: GroupDescription, lines: Sequence[OffsetLine], *, as_json: bool) -> None:
     if as_json:
         print_json(
             {

@@ -6,19 +6,19 @@ Rule: an offset that no partition has is an error, and one that some partitions 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from fencepost.check.findings import counted
-from fencepost.cli.errors import CommandFailed, WrongUsage, complain
+from fencepost.cli.errors import ADVICE, CommandFailed, WrongUsage, complain
 from fencepost.cli.options import is_offset
 from fencepost.cli.times import moment_in, now_ms, seconds_in
 from fencepost.client.consumer_records import Record
-from fencepost.client.errors import RequestTimeout
+from fencepost.client.errors import ClientError, RequestTimeout
 from fencepost.client.shells.sync import Admin
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.terms import NO_OFFSET, TopicPartition
+from fencepost.protocol.terms import EARLIEST_TIMESTAMP, NO_OFFSET, TopicPartition
 
 Offsets = dict[TopicPartition, int]
 STOP_ADVICE: Final = (
@@ -80,19 +80,34 @@ Refusals = dict[TopicPartition, ErrorCode]
 """Why the leaders of these partitions refuse to be read."""
 
 
-def range_of(admin: Admin, partitions: list[TopicPartition], isolation: str) -> tuple[OffsetRange, Refusals]:
+def range_of(
+    admin: Admin, partitions: Sequence[TopicPartition], isolation: str
+) -> tuple[OffsetRange, Refusals]:
     """The offsets of the partitions now, without those whose leader refuses: their log may be damaged."""
-    starts: Offsets = {}
-    refusals: Refusals = {}
-    for part in partitions:
-        try:
-            starts |= admin.beginning_offsets([part])
-        except RequestTimeout as problem:
-            if problem.error is ErrorCode.NONE:
-                raise
-            refusals[part] = problem.error
+    starts, refusals = sorted_out(admin.list_offsets(partitions, EARLIEST_TIMESTAMP))
     stable_ends = admin.end_offsets(starts, isolation_level=isolation)
     return OffsetRange(starts, stable_ends, admin.end_offsets(starts, "read_uncommitted")), refusals
+
+
+def sorted_out(listed: Mapping[TopicPartition, int | ClientError]) -> tuple[Offsets, Refusals]:
+    """The offsets and the refusals; raises any other error."""
+    offsets: Offsets = {}
+    refusals: Refusals = {}
+    for part, found in listed.items():
+        if isinstance(found, int):
+            offsets[part] = found
+        elif isinstance(found, RequestTimeout) and found.error is not ErrorCode.NONE:
+            refusals[part] = found.error
+        else:
+            raise found
+    return offsets, refusals
+
+
+def not_readable(refusals: Refusals) -> CommandFailed:
+    """The partitions that were left out, and the advice for the first."""
+    reasons = [f"{part}: {error.meaning} ({error.name})" for part, error in refusals.items()]
+    first = next(iter(refusals.values()))
+    return CommandFailed(f"cannot read {'; '.join(reasons)}", then=ADVICE.get(first, "check the broker"))
 
 
 def starts_at(admin: Admin, where: Position, has: OffsetRange) -> Offsets:

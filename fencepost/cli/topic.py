@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import Parameter, validators
@@ -19,11 +20,12 @@ from fencepost.cli.options import (
     settings_in,
 )
 from fencepost.cli.output import Columns, print_done, print_entry, print_json, print_rows, row_of
+from fencepost.cli.positions import not_readable, range_of
 from fencepost.client.admin import TopicDescription
 from fencepost.client.errors import RequestFailed
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, TopicPartition
+from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, NO_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.client.shells.sync import Admin
@@ -45,15 +47,15 @@ CONFIGS: Columns[m.DescribedConfig] = (
 
 
 class PartitionLine(NamedTuple):
-    """One partition of a described topic."""
+    """One partition of a described topic. None: its leader refuses to be read."""
 
     number: int
     leader: int
     leader_epoch: int
-    log_start_offset: int
-    last_stable_offset: int
-    high_watermark: int
-    open_transactions: int
+    log_start_offset: int | None
+    last_stable_offset: int | None
+    high_watermark: int | None
+    open_transactions: int | None
 
 
 PARTITIONS: Columns[PartitionLine] = (
@@ -119,23 +121,38 @@ def describe_topic(name: TopicName, /, *, cluster: ClusterOptions = LOCAL, as_js
     with cluster.connect() as admin:
         described = admin.describe_topic(name)
         partitions = [TopicPartition(name, number) for number in range(len(described.leaders))]
-        starts = admin.beginning_offsets(partitions)
-        stable = admin.end_offsets(partitions, "read_committed")
-        ends = admin.end_offsets(partitions, "read_uncommitted")
+        has, refusals = range_of(admin, partitions, "read_committed")
         configs = admin.describe_topic_configs(name)
-        producers = {partition: admin.describe_producers(partition) for partition in partitions}
+        producers = {partition: admin.describe_producers(partition) for partition in has.starts}
     rows = [
         PartitionLine(
             number=partition.partition,
             leader=described.leaders[partition.partition],
             leader_epoch=described.leader_epochs[partition.partition],
-            log_start_offset=starts[partition],
-            last_stable_offset=stable[partition],
-            high_watermark=ends[partition],
-            open_transactions=sum(p.open_since_offset >= 0 for p in producers[partition]),
+            log_start_offset=has.starts.get(partition),
+            last_stable_offset=has.stable_ends.get(partition),
+            high_watermark=has.ends.get(partition),
+            open_transactions=_open_in(producers.get(partition)),
         )
         for partition in partitions
     ]
+    _print_topic(described, rows, configs, as_json=as_json)
+    if refusals:
+        raise not_readable(refusals)
+
+
+def _open_in(producers: Iterable[m.ProducerDescription] | None) -> int | None:
+    """The number of open transactions."""
+    return None if producers is None else sum(each.open_since_offset != NO_OFFSET for each in producers)
+
+
+def _print_topic(
+    described: TopicDescription,
+    rows: Sequence[PartitionLine],
+    configs: Sequence[m.DescribedConfig],
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
         print_json(
             {

@@ -15,6 +15,7 @@ from cyclopts import Parameter, validators
 from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
 from fencepost.cli.options import LOCAL, AsJson, ClusterOptions, InPartition, Int64, InTopic, partitions_of
 from fencepost.cli.output import Columns, print_done, print_entry, print_rows
+from fencepost.cli.positions import Refusals, not_readable, sorted_out
 from fencepost.cli.table import Duration, Moment
 from fencepost.cli.times import now_ms
 from fencepost.client.admin import AbortSpec, TransactionListing
@@ -23,6 +24,7 @@ from fencepost.client.shells.sync import Admin
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ProducerDescription, TransactionDescription
 from fencepost.protocol.terms import (
+    EARLIEST_TIMESTAMP,
     LATE_TRANSACTION_BUFFER_MS,
     MINUTE_MS,
     NO_OFFSET,
@@ -250,7 +252,7 @@ def find_hanging(
             then="for example: fencepost transactions find-hanging --topic TOPIC",
         )
     with cluster.connect() as admin:
-        searched = partitions_to_search(admin, broker_id, topic, partition)
+        searched, refusals = partitions_to_search(admin, broker_id, topic, partition)
         now = now_ms()
         candidates = [
             opened
@@ -259,8 +261,7 @@ def find_hanging(
         ]
         known = known_transactions(admin, sorted({found.producer.producer_id for found in candidates}))
     hanging = hanging_among(candidates, known)
-    _print_hanging(hanging, "No hanging transactions.", as_json=as_json)
-    return FAILED if hanging else OK
+    return _print_found("hanging", hanging, refusals, as_json=as_json)
 
 
 def find_late(
@@ -281,19 +282,24 @@ def find_late(
         older than that plus five minutes.
     """
     with cluster.connect() as admin:
-        searched = partitions_to_search(admin, broker_id, None, None)
+        searched, refusals = partitions_to_search(admin, broker_id, None, None)
         before_ms = now_ms() - max_transaction_timeout * MINUTE_MS - LATE_TRANSACTION_BUFFER_MS
         oldest = oldest_of_each(open_transactions(admin, searched))
     late = [opened for opened in oldest if opened.producer.last_timestamp < before_ms]
-    _print_hanging(late, "No late transactions.", as_json=as_json)
-    return FAILED if late else OK
+    return _print_found("late", late, refusals, as_json=as_json)
 
 
-def _print_hanging(found: Sequence[Opened], nothing: str, *, as_json: bool) -> None:
+def _print_found(what: str, found: Sequence[Opened], refusals: Refusals, *, as_json: bool) -> int:
+    """Prints the transactions that a search found, and returns the exit code; CommandFailed if partitions
+    could not be searched.
+    """
     if found or as_json:
         print_rows(HANGING, found, as_json=as_json)
     else:
-        print(nothing)
+        print(f"No {what} transactions{' in the other partitions' if refusals else ''}.")
+    if refusals:
+        raise not_readable(refusals)
+    return FAILED if found else OK
 
 
 def oldest_of_each(opened: Iterable[Opened]) -> list[Opened]:
@@ -307,8 +313,10 @@ def oldest_of_each(opened: Iterable[Opened]) -> list[Opened]:
 
 def partitions_to_search(
     admin: Admin, broker_id: int | None, topic: str | None, partition: int | None
-) -> list[TopicPartition]:
-    """The partitions of one topic, or of all topics including internal ones, that the broker leads."""
+) -> tuple[list[TopicPartition], Refusals]:
+    """The partitions of one topic, or of all topics including internal ones, that the broker leads; and those
+    of them whose leaders refuse to be read.
+    """
     if broker_id is not None and broker_id not in (brokers := admin.list_brokers()):
         raise CommandFailed(
             f"broker {broker_id} does not exist",
@@ -317,12 +325,14 @@ def partitions_to_search(
     if topic is not None and partition is not None:
         partitions_of(admin, topic, [partition])
     topics = admin.list_topics() if topic is None else [admin.describe_topic(topic)]
-    return [
+    wanted = [
         TopicPartition(described.topic, number)
         for described in topics
         for number, leader in enumerate(described.leaders)
         if broker_id in (None, leader) and partition in (None, number)
     ]
+    readable, refusals = sorted_out(admin.list_offsets(wanted, EARLIEST_TIMESTAMP))
+    return list(readable), refusals
 
 
 def open_transactions(admin: Admin, partitions: Iterable[TopicPartition]) -> Iterator[Opened]:

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import attrs
 
-from fencepost.client.arguments import Count, FaultId, NodeId, Offset, OffsetOrEnd, Timestamp
+from fencepost.client.arguments import Count, FaultId, NodeId, Offset, OffsetOrEnd, Timestamp, TimestampOrEnd
 from fencepost.client.calls import CallScript, RequestCalls
-from fencepost.client.errors import RequestFailed
+from fencepost.client.effects import CallAnswered
+from fencepost.client.errors import ClientError, RequestFailed
 from fencepost.client.group_offsets import ConsumerGroupMetadata, commit_request
 from fencepost.client.metadata import CoordinatorOf
 from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt
@@ -230,16 +231,37 @@ class AdminCalls(RequestCalls):
         """
         return self._offsets(partitions, timestamp_ms, "read_committed")
 
+    def list_offsets(
+        self,
+        partitions: Iterable[TopicPartition],
+        timestamp_ms: TimestampOrEnd,
+        isolation_level: str | IsolationLevel = "read_committed",
+    ) -> CallScript[dict[TopicPartition, int | ClientError]]:
+        """The same as `beginning_offsets`, `end_offsets` or `offsets_for_times`, for a program that continues
+        without the partitions that cannot be read: their value is the error, which is not raised.
+
+        `timestamp_ms`: -2 for the log start offsets, -1 for the end offsets, or a time since 1970.
+        """
+        level, wanted = isolation_named(isolation_level), list(partitions)
+
+        def request_for(where: TopicPartition) -> m.ListOffsets:
+            asked = m.ListOffsetsPartition(
+                topic=where.topic, partition=where.partition, timestamp=timestamp_ms
+            )
+            return m.ListOffsets(isolation_level=level, partitions=(asked,))
+
+        answers = yield from self.ask_each([(request_for(where), where) for where in wanted])
+        return dict(zip(wanted, map(_offset_or_error, answers), strict=True))
+
     def _offsets(
         self, partitions: Iterable[TopicPartition], timestamp: int, isolation_level: str | IsolationLevel
     ) -> CallScript[dict[TopicPartition, int]]:
-        level = isolation_named(isolation_level)
+        listed = yield from self.list_offsets(partitions, timestamp, isolation_level)
         found: dict[TopicPartition, int] = {}
-        for where in partitions:
-            asked = m.ListOffsetsPartition(topic=where.topic, partition=where.partition, timestamp=timestamp)
-            request = m.ListOffsets(isolation_level=level, partitions=(asked,))
-            reply: m.ListOffsetsReply = yield from self.ask(request, where)
-            found[where] = reply.partitions[0].offset
+        for where, offset in listed.items():
+            if isinstance(offset, ClientError):
+                raise offset
+            found[where] = offset
         return found
 
     def delete_records(
@@ -521,6 +543,13 @@ def _topics(reply: m.MetadataReply) -> list[TopicDescription]:
         )
         for topic in sorted(reply.topics, key=lambda topic: topic.topic)
     ]
+
+
+def _offset_or_error(answer: CallAnswered) -> int | ClientError:
+    if answer.failure is not None:
+        return answer.failure.exception()
+    reply: Any = answer.reply
+    return reply.partitions[0].offset
 
 
 def _coordinator(group_id: str) -> CoordinatorOf:

@@ -63,6 +63,8 @@ Milliseconds = Annotated[float, Range(0)]
 Offset = Annotated[int, Range(0, INT64_MAX)]
 Timestamp = Annotated[int, Range(0, INT64_MAX)]
 """Milliseconds since 1970."""
+TimestampOrEnd = Annotated[int, Range(-2, INT64_MAX)]
+"""Milliseconds since 1970, or -2 for the start of a log and -1 for its end."""
 OffsetOrEnd = Annotated[int, Range(-1, INT64_MAX)]
 """An offset, or -1 for the end or for none."""
 Count = Annotated[int, Range(1, INT32_MAX)]

@@ -43,7 +43,8 @@ Rule: a script never blocks. It touches the machine, passes effects to its drive
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Hashable
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable
+from functools import partial
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -123,18 +124,27 @@ class RequestCalls:
 
     def ask(self, request: Request, target: Target) -> CallScript[Any]:
         """The reply. RequestFailed when the request was refused, RequestTimeout after `api_timeout_ms`."""
-        machine, answers = self._machine, self._driver.answers
-        number = machine.calls.submit(request, target, self._driver.now + self._api_timeout_ms)
-        try:
-            self._wake()
-            yield Wait(lambda: number in answers, ("answer", number))
-        finally:
-            machine.calls.cancel(number)  # an interrupted caller does not need the reply
-            answer = answers.pop(number, None)
-        assert answer is not None, "every request is answered, if only by its deadline"
+        (answer,) = yield from self.ask_each([(request, target)])
         if answer.failure is not None:
             raise answer.failure.exception()
         return answer.reply
+
+    def ask_each(self, requests: Iterable[tuple[Request, Target]]) -> CallScript[list[CallAnswered]]:
+        """The answers, in this order. All requests are sent at once, and none waits for another."""
+        calls, answers = self._machine.calls, self._driver.answers
+        deadline = self._driver.now + self._api_timeout_ms
+        numbers = [calls.submit(request, target, deadline) for request, target in requests]
+        try:
+            self._wake()
+            for number in numbers:
+                yield Wait(partial(answers.__contains__, number), ("answer", number))
+        finally:
+            for number in numbers:
+                calls.cancel(number)  # an interrupted caller does not need the reply
+            found = [answers.pop(number, None) for number in numbers]
+        answered = [answer for answer in found if answer is not None]
+        assert len(answered) == len(numbers), "every request is answered, if only by its deadline"
+        return answered
 
     def _wake(self) -> None:
         self._driver.perform(self._machine.wake(self._driver.now))

@@ -17,7 +17,7 @@ from fencepost.cli import consume, positions, produce, times
 from fencepost.cli.errors import CommandFailed
 from fencepost.cli.positions import Kind, parse_position
 from fencepost.client.errors import CommitOutcomeUnknown
-from fencepost.client.shells.sync import Admin, Producer
+from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol.terms import TopicPartition
 from tests.broker.story import FEW_LOGS
 from tests.cli.processes import PATIENCE_S, started
@@ -75,6 +75,25 @@ def test_a_partition_whose_log_is_damaged_does_not_hide_the_others(
         assert err.count(reason) == 2
         assert "reading the other partitions" in err
         assert "`fencepost check DIR`" in err
+        out, err = tool.both("topic", "describe", "t", code=1)
+        lines = [line.split() for line in out.splitlines()]
+        assert ["0", "1", "1", "0", "3", "3", "0"] in lines
+        assert ["1", "1", "1", "-", "-", "-", "-"] in lines
+        assert "max.message.bytes" in out
+        assert err.count(reason) == 1
+        (described,) = tool.rows("topic", "describe", "t", code=1)
+        assert [part["high_watermark"] for part in described["partitions"]] == [3, None]
+        tool("group", "reset-offsets", "g", "-t", "t", "-p", "0", "--to-latest", "--execute")
+        with Consumer(broker.address, group_id="g") as consumer:
+            consumer.commit({TopicPartition("t", 1): 1})
+        out, err = tool.both("group", "describe", "g", code=1)
+        assert [line.split() for line in out.splitlines() if line.startswith("t ")] == [
+            ["t", "0", "3", "3", "0", "-"],
+            ["t", "1", "1", "-", "-", "-"],
+        ]
+        assert err.count(reason) == 1
+        out, err = tool.both("transactions", "find-hanging", "-t", "t", code=1)
+        assert (out, err.count(reason)) == ("No hanging transactions in the other partitions.\n", 1)
         for options in (("--partition", "1"), ("--group", "g")):
             out, err = tool.both("consume", "t", *options, code=1)
             assert (out, err.count(reason)) == ("", 1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import attrs
 import pytest
 
-from fencepost.client.effects import SendRequest
-from fencepost.client.errors import Failure, RequestFailed, RequestTimeout
+from fencepost.client.admin import AdminCalls
+from fencepost.client.effects import CallAnswered, Effect, SendRequest, TransactionCall
+from fencepost.client.errors import ClientError, Failure, RequestFailed, RequestTimeout
 from fencepost.client.metadata import (
     FIRST_BOOTSTRAP_NODE,
     ClusterMetadata,
@@ -14,6 +17,7 @@ from fencepost.client.metadata import (
     bootstrap_addresses,
 )
 from fencepost.client.reply_errors import REMEDIES, remedy_of, worst_error
+from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import (
     ANY_NODE,
     CONTROLLER,
@@ -29,7 +33,8 @@ from fencepost.protocol.errors import ErrorCode, Remedy
 from fencepost.protocol.messages import ReplyBody, Request
 from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TopicPartition
 
-HERE = TopicPartition("t", 0)
+Offsets = dict[TopicPartition, int | ClientError]
+HERE, GONE = TopicPartition("t", 0), TopicPartition("t", 1)
 GROUP = CoordinatorOf(CoordinatorType.GROUP, "g")
 LIST = m.ListTransactions(states=(), producer_ids=(), duration_ms=-1)
 LISTED = m.ListTransactionsReply(unknown_states=(), transactions=())
@@ -73,12 +78,16 @@ class Asking:
 
 
 def metadata(leader: int = 1, error: ErrorCode = ErrorCode.NONE, controller: int = 1) -> m.MetadataReply:
-    parts = () if error else (m.PartitionMetadata(partition=0, leader_id=leader, leader_epoch=0),)
+    parts = [m.PartitionMetadata(partition=number, leader_id=leader, leader_epoch=0) for number in (0, 1)]
     return m.MetadataReply(
         cluster_id="c",
         controller_id=controller,
         nodes=tuple(m.NodeAddress(node_id=i, host="h", port=i) for i in (1, 2)),
-        topics=(m.TopicMetadata(topic="t", error=error, is_internal=False, partitions=parts),),
+        topics=(
+            m.TopicMetadata(
+                topic="t", error=error, is_internal=False, partitions=() if error else tuple(parts)
+            ),
+        ),
     )
 
 
@@ -100,6 +109,55 @@ def test_a_leader_is_found_asked_and_found_again() -> None:
     assert talk.waiting == [(2, m.ListOffsets)]
     talk.answer(offsets(ErrorCode.NONE))
     assert [finished.failure for finished in talk.finished] == [None]
+
+
+class ScriptDriver:
+    """Runs a script by hand: keeps what it sends and what is answered."""
+
+    now = wall_ms = 0
+    cancelled: tuple[type[BaseException], ...] = ()
+
+    def __init__(self) -> None:
+        self.machine = RequestMachine("a:1")
+        self.sent: list[SendRequest] = []
+        self.resolved: dict[TransactionCall, Failure | None] = {}
+        self.answers: dict[int, CallAnswered] = {}
+
+    def perform(self, effects: list[Effect]) -> None:
+        self.sent += [effect for effect in effects if isinstance(effect, SendRequest)]
+        self.answers |= {effect.number: effect for effect in effects if isinstance(effect, CallAnswered)}
+
+    def check_running(self) -> None:
+        pass
+
+    def answer(self, send: SendRequest, body: ReplyBody) -> None:
+        self.perform(self.machine.on_reply(send.token, ErrorCode.NONE, body, 0))
+
+
+def next_or_result(script: Generator[object, None, Offsets]) -> Offsets | None:
+    try:
+        next(script)
+    except StopIteration as end:
+        return end.value
+    return None
+
+
+def test_no_partition_waits_for_the_offset_of_another_and_each_has_its_own_error() -> None:
+    driver = ScriptDriver()
+    script = AdminCalls(driver.machine, driver, api_timeout_ms=1_000).list_offsets([HERE, GONE], -1)
+    next(script)
+    driver.answer(driver.sent.pop(), metadata())
+    known, gone = driver.sent
+    assert [type(send.request) for send in driver.sent] == [m.ListOffsets, m.ListOffsets]
+    driver.answer(gone, offsets(ErrorCode.UNSUPPORTED_VERSION))
+    driver.answer(known, offsets(ErrorCode.NONE))
+    while (found := next_or_result(script)) is None:
+        continue
+    assert found[HERE] == 3
+    refused = found[GONE]
+    assert isinstance(refused, RequestFailed)
+    assert refused.error is ErrorCode.UNSUPPORTED_VERSION
+    assert driver.answers == {}
 
 
 def test_one_broker_is_asked_as_soon_as_it_is_known_where_it_is() -> None:
@@ -140,7 +198,7 @@ def test_a_broker_that_nobody_knows_is_asked_for_until_the_deadline() -> None:
     ("answer", "said"),
     [
         (metadata(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), "topic 't' does not exist"),
-        (metadata(), "topic 't' has 1 partition (0); there is no partition 5"),
+        (metadata(), "topic 't' has 2 partitions (0 to 1); there is no partition 5"),
     ],
     ids=["topic", "partition"],
 )

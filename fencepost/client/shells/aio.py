@@ -306,6 +306,7 @@ class AsyncAdmin(AdminClient[AsyncDriver]):
     beginning_offsets = awaited(AdminCalls.beginning_offsets)
     end_offsets = awaited(AdminCalls.end_offsets)
     offsets_for_times = awaited(AdminCalls.offsets_for_times)
+    list_offsets = awaited(AdminCalls.list_offsets)
     delete_records = awaited(AdminCalls.delete_records)
     list_transactions = awaited(AdminCalls.list_transactions)
     transaction_version = awaited(AdminCalls.transaction_version)

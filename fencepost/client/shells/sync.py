@@ -317,6 +317,7 @@ class Admin(AdminClient[Driver]):
     beginning_offsets = blocking(AdminCalls.beginning_offsets)
     end_offsets = blocking(AdminCalls.end_offsets)
     offsets_for_times = blocking(AdminCalls.offsets_for_times)
+    list_offsets = blocking(AdminCalls.list_offsets)
     delete_records = blocking(AdminCalls.delete_records)
     list_transactions = blocking(AdminCalls.list_transactions)
     transaction_version = blocking(AdminCalls.transaction_version)
