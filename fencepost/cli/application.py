@@ -35,7 +35,7 @@ from cyclopts import (
 from fencepost import __version__
 from fencepost.cli.commands import COMMANDS
 from fencepost.cli.config_file import COMMAND_LINE, ConfigFile, take_profile
-from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, complain, report
+from fencepost.cli.errors import OK, STDOUT, WRONG_USAGE, CommandFailed, complain, report
 from fencepost.cli.help_text import UsageFormatter, print_options
 from fencepost.cli.interruptions import Stopped
 from fencepost.client.kafka_options import instead_of
@@ -188,7 +188,6 @@ def _invalid(token: Token, argument: Argument, wanted: str) -> str:
     return f'Invalid value "{value}" for {name}{source}. {wanted}'
 
 
-STDOUT: Final = "standard output"
 MUST_BE_UTF_8: Final = "Must be UTF-8."
 WITHOUT_COMMAND: Final = ("--version", "--help")
 NUMBERS: Final[dict[type | None, str]] = {int: "a whole number", float: "a number"}

@@ -9,7 +9,9 @@ Rule: takes no lock and writes nothing, so it can read the files of a running br
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -18,7 +20,7 @@ import attrs
 from cyclopts import Parameter
 
 from fencepost.check.findings import counted
-from fencepost.cli.errors import OK, CommandFailed, WrongUsage
+from fencepost.cli.errors import AND_THE_RIGHTS, OK, STDOUT, CommandFailed, WrongUsage, complain
 from fencepost.cli.log_files import (
     StoredBatch,
     Torn,
@@ -98,12 +100,40 @@ def dump(
     """
     check_is_log(path)
     check_topics(path, topic)
-    for number, (directory, files) in enumerate(parts(path, topics=topic, indexes=indexes)):
-        if not as_json and directory is not None:
+    if path.is_file():
+        dump_file(path, records=records, as_json=as_json, titled=False)
+        return OK
+    unread: list[str] = []
+    for number, directory in enumerate(directories_of(path, topic)):
+        if not as_json:
             print(f"\n{directory.name}" if number else directory.name)
-        for file in files:
-            dump_file(file, records=records, as_json=as_json, titled=directory is not None)
+        with _reporting_unread(unread):
+            for file in files_of_partition(directory, indexes=indexes):
+                with _reporting_unread(unread):
+                    dump_file(file, records=records, as_json=as_json, titled=True)
+    if unread:
+        raise CommandFailed(
+            f"{path} was not printed whole", then=f"check the files named above{AND_THE_RIGHTS}"
+        )
     return OK
+
+
+@contextmanager
+def _reporting_unread(unread: list[str]) -> Generator[None]:
+    """Reports a file or a directory that cannot be read, and notes it."""
+    try:
+        yield
+    except (CommandFailed, OSError) as problem:
+        why, then = str(problem), ""
+        if isinstance(problem, CommandFailed):
+            then = problem.then
+        elif problem.filename in (None, STDOUT):
+            raise
+        else:
+            why = f"cannot read {problem.filename}: {problem.strerror}"
+        sys.stdout.flush()
+        complain(why, then=then)
+        unread.append(why)
 
 
 def check_topics(path: Path, topics: tuple[str, ...]) -> None:
@@ -122,17 +152,12 @@ def check_topics(path: Path, topics: tuple[str, ...]) -> None:
             )
 
 
-def parts(path: Path, *, topics: tuple[str, ...], indexes: bool) -> Iterator[tuple[Path | None, list[Path]]]:
-    """(partition directory, its files in order); the directory is None for a single file."""
-    if path.is_file():
-        yield None, [path]
-        return
+def directories_of(path: Path, topics: tuple[str, ...]) -> list[Path]:
+    """The partitions of a data directory, or the directory of one partition itself."""
     partitions = partition_directories(path)
     if not partitions:
-        yield path.resolve(), files_of_partition(path, indexes=indexes)
-    for partition, directory in partitions:
-        if not topics or partition.topic in topics:
-            yield directory, files_of_partition(directory, indexes=indexes)
+        return [path.resolve()]
+    return [directory for partition, directory in partitions if not topics or partition.topic in topics]
 
 
 def files_of_partition(directory: Path, *, indexes: bool) -> list[Path]:

@@ -87,6 +87,8 @@ class WrongUsage(CommandFailed):
         super().__init__(what, then=then, code=WRONG_USAGE)
 
 
+STDOUT: Final = "standard output"
+"""The file name of an error about it."""
 BAD_PATH: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 CHECK_THE_LOGIN: Final = (
     "check the security settings in --command-config FILE and in the environment (`fencepost help access`)"

@@ -113,5 +113,13 @@ def holds_log(directory: Path) -> bool:
     return (
         (directory / META_FILE).exists()
         or bool(segment_files(directory))
-        or any(segment_files(path) for _, path in partition_directories(directory))
+        or any(_may_hold_log(path) for _, path in partition_directories(directory))
     )
+
+
+def _may_hold_log(directory: Path) -> bool:
+    """Whether a directory that is named like a partition has log files; one that cannot be read may."""
+    try:
+        return bool(segment_files(directory))
+    except PermissionError:
+        return True

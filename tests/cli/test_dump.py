@@ -167,6 +167,22 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path, capsys: Output, name: str) ->
     assert f"{name} is a pipe, not a file\n  move it away" in capsys.readouterr().err
 
 
+def test_a_log_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, capsys: Output) -> None:
+    data = build_story(tmp_path)
+    assert run(["dump", str(data)]) == 0
+    whole = capsys.readouterr().out
+    unread = [data / "a-0" / f"{0:020d}.log", data / "b-0" / "manifest.json"]
+    for path in unread:
+        path.mkdir(parents=True)
+    assert run(["dump", str(data)]) == 1
+    said = capsys.readouterr()
+    assert whole in said.out
+    first, second, *rest = said.err.splitlines()
+    assert [first, second] == [f"fencepost: cannot read {path}: Is a directory" for path in unread]
+    assert rest[0] == f"fencepost: {data} was not printed whole"
+    assert "check the files named above" in rest[1]
+
+
 def test_a_topic_that_is_not_in_the_directory_is_told(tmp_path: Path, capsys: Output) -> None:
     assert run(["dump", str(build_story(tmp_path)), "--topic", "nope"]) == 1
     assert "no topic nope" in capsys.readouterr().err
