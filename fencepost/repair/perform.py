@@ -12,19 +12,21 @@ interrupted leaves a directory that is damaged as before, or repaired; it is sta
 #     4  the log start; then the other derived files are removed: until now they were evidence of the damage.
 #        The manifest is replaced, because it names the topic id
 #     5  the journal opens the log as at a start of the broker, which builds the indexes again, and appends
+#     6  the mark of a clean shutdown says where each of the logs ends: a second repair needs a witness, too
 
 from __future__ import annotations
 
 from fencepost.check.derived_files import SNAPSHOT_SUFFIX
-from fencepost.journal.data_directory import name_aside
-from fencepost.journal.indexes import AbortedRange, CorruptIndex
+from fencepost.journal.data_directory import name_aside, read_clean_mark
+from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import (
     CLEAN_FILE,
     LOG_START_FILE,
     MANIFEST_FILE,
     Manifest,
-    decode_clean_mark,
+    ManifestState,
+    SyncedSegment,
     encode_clean_mark,
     encode_manifest,
     read_log_start,
@@ -53,13 +55,17 @@ def perform(storage: Storage, plan: Plan) -> list[str]:
             else:
                 storage.replace(name, content, durable=True)
     _forget_clean(storage, {str(log.log.partition) for log in plan.logs} | {*plan.aside})
+    closed: dict[str, SyncedSegment] = {}
     for log in plan.logs:
         asides += _repair(storage, log)
+        closed[str(log.log.partition)] = _reopen(storage, log)
     for name in plan.aside:
         aside = name_aside(name, storage.directories())
         storage.rename_directory(name, aside)
         asides.append(aside)
     storage.sync_directory("")
+    if closed:
+        storage.replace(CLEAN_FILE, encode_clean_mark(read_clean_mark(storage) | closed), durable=True)
     return asides
 
 
@@ -77,15 +83,10 @@ def set_aside(storage: Storage, name: str, files: list[str], *, of: str) -> str:
 
 def _forget_clean(storage: Storage, names: set[str]) -> None:
     """The mark of a clean shutdown no longer vouches for these partitions."""
-    data = storage.read_file(CLEAN_FILE)
-    if data is None or not names:
-        return
-    try:
-        closed = decode_clean_mark(data)
-    except CorruptIndex:
-        return
-    left = {name: segment for name, segment in closed.items() if name not in names}
-    storage.replace(CLEAN_FILE, encode_clean_mark(left), durable=True)
+    closed = read_clean_mark(storage)
+    if names & closed.keys():
+        left = {name: segment for name, segment in closed.items() if name not in names}
+        storage.replace(CLEAN_FILE, encode_clean_mark(left), durable=True)
 
 
 def _repair(storage: Storage, plan: LogPlan) -> list[str]:
@@ -115,7 +116,6 @@ def _repair(storage: Storage, plan: LogPlan) -> list[str]:
         else:
             storage.remove(path)
     storage.sync_directory(directory)
-    _reopen(storage, plan)
     return asides
 
 
@@ -123,28 +123,39 @@ def _manifest_of(plan: LogPlan, stored_log_start: int) -> Manifest:
     """A manifest that is true of the repaired log and promises nothing. It has the topic id, so that a repair
     that was interrupted puts the topic back under the same id when it is started again.
     """
-    model = plan.model
     base = plan.log.segments[0].base_offset if plan.log.segments else 0
-    start = min(max(stored_log_start, base), model.end_offset)
+    start = min(max(stored_log_start, base), plan.model.end_offset)
+    state = _state_of(plan, start)
     return Manifest(
         topic_id=plan.topic_id,
         log_start_offset=start,
-        last_stable_offset=max(model.last_stable_offset, start),
-        high_watermark=model.end_offset,
-        open_transactions=tuple(
-            OpenTransaction(offset, producer_id, model.producers[producer_id].producer_epoch)
-            for offset, producer_id in model.open_transactions()
-        ),
+        last_stable_offset=state.last_stable_offset,
+        high_watermark=state.high_watermark,
+        open_transactions=state.open_transactions,
         segments=(),
         durable_end=NO_OFFSET,
         boot_id="",
     )
 
 
-def _reopen(storage: Storage, plan: LogPlan) -> None:
-    """Let the journal judge the log as a start will, rebuild its indexes, and append."""
+def _state_of(plan: LogPlan, log_start_offset: int) -> ManifestState:
+    model = plan.model
+    return ManifestState(
+        last_stable_offset=max(model.last_stable_offset, log_start_offset),
+        high_watermark=model.end_offset,
+        open_transactions=tuple(
+            OpenTransaction(offset, producer_id, model.producers[producer_id].producer_epoch)
+            for offset, producer_id in model.open_transactions()
+        ),
+    )
+
+
+def _reopen(storage: Storage, plan: LogPlan) -> SyncedSegment:
+    """Let the journal judge the log as a start will, rebuild its indexes, and append; then close it as a stop
+    does. Returns the last segment for the mark of a clean shutdown.
+    """
     try:
-        journal = Journal(storage, plan.log.partition)
+        journal = Journal(storage, plan.log.partition, topic_id=plan.topic_id)
     except DamagedLog as problem:  # its advice is for a broker, which has changed nothing
         raise StorageError(problem.because) from problem
     epoch = max(0, journal.leader_epoch)
@@ -155,4 +166,6 @@ def _reopen(storage: Storage, plan: LogPlan) -> None:
         plan.model.apply(header, marker)
         entry = AbortedRange(*plan.model.aborted[-1]) if len(plan.model.aborted) > aborted else None
         journal.append(batch, header, leader_epoch=epoch, aborted=entry)
-    journal.close()
+    journal.close(_state_of(plan, journal.log_start_offset))
+    assert journal.next_clean_mark is not None, "a journal that has failed raises"
+    return journal.next_clean_mark

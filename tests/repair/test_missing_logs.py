@@ -9,6 +9,7 @@ from fencepost.check.findings import Severity
 from fencepost.journal.catalogue import CATALOGUE_FILE
 from fencepost.journal.manifest import CLEAN_FILE, LOG_START_FILE, read_log_start
 from fencepost.journal.storage import StorageError
+from fencepost.protocol.batches import walk
 from fencepost.protocol.messages import DeleteRecords, DeleteRecordsPartition
 from fencepost.protocol.terms import TopicPartition
 from fencepost.repair.perform import perform
@@ -17,7 +18,7 @@ from fencepost.repair.salvage import LossKind
 from tests.broker.requests import NOBODY, ORDERS, OTHERS
 from tests.broker.story import Memory, Story, transaction_log_of
 from tests.broker.test_every_byte import DamagedStory, contents, disk_with, fill
-from tests.repair.judging import repaired
+from tests.repair.judging import ADOPTED, repaired
 from tests.repair.sweep import whole, whole_files
 from tests.repair.test_transactions import Dying, log_file
 
@@ -95,6 +96,28 @@ def test_a_missing_log_ends_where_its_small_files_say() -> None:
         assert make_plan(disk).damages == []
         story = DamagedStory.over(disk)
         assert story.produce(NOBODY, "new", name=None).base_offset == end
+
+
+@pytest.mark.parametrize("key", [ORDERS, OTHERS, transaction_log_of("pay")])
+def test_a_second_repair_knows_what_the_first_has_kept(key: TopicPartition) -> None:
+    """No broker has opened the directory in between, so only the first repair can say where the log ends."""
+    path, files = log_file(key), whole_files()
+    flipped = bytearray(files[path])
+    flipped[-1] ^= 1
+    disk = disk_with({**files, path: bytes(flipped)})
+    perform(disk, make_plan(disk, adopt=ADOPTED))
+    kept = contents(disk)
+    *_, (last, header) = walk(kept[path])
+    (told,) = make_plan(disk_with({**kept, path: kept[path][:last]}), adopt=ADOPTED).damages
+    assert (told.file, told.kind) == (path, LossKind.CUT_OFF.value)
+    assert told.offsets == (header.base_offset, header.next_offset - 1)
+    gone = disk_with(without(kept, f"{key}/"))
+    assert [(each.file, each.kind) for each in make_plan(gone, adopt=ADOPTED).damages] == [
+        (str(key), MISSING)
+    ]
+    perform(gone, make_plan(gone, adopt=ADOPTED))
+    *_, (_, covering) = walk(contents(gone)[path])
+    assert covering.next_offset >= header.next_offset
 
 
 @pytest.mark.parametrize("starts", [1, 2])
