@@ -128,6 +128,8 @@ class BrokerFaultInjector:
     timers: list[tuple[int, PlannedFault]] = attrs.Factory(list[tuple[int, PlannedFault]])
     lines: MessageLines = attrs.Factory(MessageLines)
     passing: set[ReplyTo] = attrs.Factory(set[ReplyTo])
+    injected: ReplyTo | None = None
+    """The reply that leaves now was made by a fault."""
     owners: dict[int, str] = attrs.Factory(dict[int, str])
     _told_before: Append | None = None
     _site: Site | None = None
@@ -495,7 +497,9 @@ class BrokerFaultInjector:
         assert isinstance(asked, Received), "only a request is answered"
         error = ErrorCode[planned.line.do.what]
         body = refusal(asked.request, error)
+        self.injected = asked.to
         self.send(Reply(asked.to, body=body) if body is not None else Reply(asked.to, error=error))
+        self.injected = None
 
     def _let_on(self, carried: Carried) -> None:
         assert self._site is not None, "a message belongs to a server"

@@ -53,10 +53,14 @@ class Monitor:
 
     # --- replies
 
-    def answered(self, connection: Connection, ended: InProgress, answer: Reply) -> None:
-        """A request was answered; a producer may have been refused because it is fenced."""
+    def answered(
+        self, connection: Connection, ended: InProgress, answer: Reply, *, is_injected: bool
+    ) -> None:
+        """A request was answered, or a fault has injected the reply; a producer may have been refused because
+        it is fenced.
+        """
         errors = self.counters.answered(ended.kind, answer, time.monotonic_ns() - ended.began_ns)
-        if errors and ended.transactional_id is not None:
+        if errors and ended.transactional_id is not None and not is_injected:
             for error in FENCED.intersection(errors):
                 self.notices.refusal(ended.kind, ended.transactional_id, error, connection.peer)
 

@@ -229,7 +229,9 @@ class Server:
                 observer.answered(answer, "nobody waits for it" if connection is None else None)
             # Not in progress: refused already, when its handler failed after part of its work.
             if connection is not None and (ended := connection.end(answer.to.correlation_id)) is not None:
-                self.monitor.answered(connection, ended, answer)
+                self.monitor.answered(
+                    connection, ended, answer, is_injected=answer.to == self.faults.injected
+                )
                 self._go_on(connection, self._answered(connection, answer))
         if self.host.reads.unsent_bytes:
             self.host.reads.sent()

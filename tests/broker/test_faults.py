@@ -214,7 +214,7 @@ def test_a_delayed_batch_for_a_deleted_topic_does_not_enter_the_next_topic_of_it
         assert stored(broker) == [b"new", b"next"]
 
 
-def test_an_error_is_answered_and_the_request_is_not_carried_out() -> None:
+def test_an_error_is_answered_and_the_request_is_not_carried_out(caplog: pytest.LogCaptureFixture) -> None:
     with served("when app sends EndTxn do answer PRODUCER_FENCED") as broker:
         with producer(broker, "pay") as app:
             app.init_transactions()
@@ -222,6 +222,7 @@ def test_an_error_is_answered_and_the_request_is_not_carried_out() -> None:
                 commit(app, b"a")
         with fencepost.Admin(broker.address) as admin:
             assert admin.describe_transaction("pay").state is fencepost.TransactionState.ONGOING
+    assert "the producer is fenced" not in caplog.text, "nobody has replaced it"
 
 
 def test_a_point_may_be_an_error_that_the_broker_answers() -> None:
