@@ -35,6 +35,7 @@ NS_PER_SECOND: Final = 1_000_000_000
 TOLD_MAX: Final = 20  # violations printed as text and saved; the JSON has all of them
 SEEDS: Final = 1_000
 SEEDS_MAX: Final = 1 << 62  # as many as there is time for
+DIGITLESS: Final = 10  # seconds; fewer are printed with decimals
 
 _Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 _AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
@@ -314,9 +315,10 @@ def _tell_counts(tally: SeedTally, seconds: float, *, wanted: int, cores: int) -
     seeds = counted(wanted, "seed")
     tried = seeds if tally.seeds == wanted else f"{tally.seeds:,} of {seeds}"
     print(f"{tried}, {outcome}, in {seconds:,.1f} s on {counted(cores, 'core')}:", end=" ")
+    virtual = tally.elapsed / NS_PER_SECOND
     print(
         f"{counted(tally.transactions, 'transaction')} and {counted(tally.events, 'event')} in "
-        f"{tally.elapsed / NS_PER_SECOND:,.0f} virtual seconds, "
+        f"{virtual:,.{0 if virtual >= DIGITLESS else 2}f} virtual seconds, "
         f"{tally.per_core_second(tally.transactions):,.0f} transactions per core second."
     )
 

@@ -95,6 +95,14 @@ def test_a_search_whose_time_is_over_proves_nothing(capsys: Output) -> None:
     assert "No violation so far, but the time limit of --for was reached before it" in capsys.readouterr().out
 
 
+def test_a_search_stops_at_the_number_of_states_that_was_given(capsys: Output) -> None:
+    for most in (1, 100):
+        assert run(["explore", "--max-states", str(most)]) == 1
+        said = capsys.readouterr().out
+        assert "the search reached --max-states before it checked all states" in said
+        assert f": {most} state{'s' if most > 1 else ''} and " in said
+
+
 def test_the_progress_is_erased() -> None:
     ours, theirs = pty.openpty()
     done = subprocess.run([*COMMAND, "explore"], stdout=subprocess.PIPE, stderr=theirs, text=True)

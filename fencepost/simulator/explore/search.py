@@ -188,6 +188,8 @@ class StateSearch:
         """The world with the anomaly."""
         self.transitions = 0
         self.ends = 0
+        self.is_full = False
+        """Whether there are more states than `max_states`."""
         self.reached = ExploredCoverage(self.steps)
         self._contents_of = cache(self._read_logs)
         self._read, self._judge = cache(contents_of), cache(judge)
@@ -198,8 +200,10 @@ class StateSearch:
         """Search to the end, to the bound, or to the first violation."""
         self._add(self.symmetry.canonical(self.root), None)
         expanded = 0
-        while self.anomaly is None and self.waiting and len(self.parents) <= self.config.max_states:
+        while self.anomaly is None and self.waiting:
             self._expand(self.waiting[0])
+            if self.is_full:
+                break
             self.waiting.popleft()  # only now, so that a search that is interrupted is never complete
             expanded += 1
             if report is not None and expanded % REPORT_EVERY == 0:
@@ -257,13 +261,17 @@ class StateSearch:
             self.anomaly, self.wrong_world = anomaly, world
 
     def _expand(self, here: World) -> None:
-        """Add every successor of a world, up to the first that is wrong."""
+        """Add every successor of a world, up to the first that is wrong or has no room."""
         before = self.transitions
         for action, way in self.worlds.after(here):
             world = self.symmetry.canonical(way)
+            is_new = world not in self.parents
+            self.is_full = is_new and len(self.parents) == self.config.max_states
+            if self.is_full:
+                return
             self.transitions += 1
             self.reached.count(here, action, way)
-            if world not in self.parents:
+            if is_new:
                 self._add(world, here)
                 if self.anomaly is not None:
                     return
