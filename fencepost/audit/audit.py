@@ -34,8 +34,10 @@ from fencepost.audit.stalled_readers import PartitionEnd, judge_open
 from fencepost.check.directory import ADOPTED, UNSERVED
 from fencepost.check.findings import Findings, Place
 from fencepost.journal.layouts import LogLayout
+from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.spark_bridge.arrow_types import ARROW_TYPES, ROWS_PER_BATCH
+from fencepost.spark_bridge.log_offsets import MANIFEST_ADVICE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -205,12 +207,13 @@ def _in_arrow(
 
 def loss_row(loss: Row) -> Row:
     """A row of the table `losses` as a finding, which names the file before its reason."""
+    is_manifest = loss["file"].endswith(f"/{MANIFEST_FILE}")
     return {
         "severity": "problem",
         "file": loss["file"],
-        "offset": loss["startOffset"],
-        "what": loss["reason"].replace(loss["file"], "the log", 1),
-        "means": LOST,
+        "offset": None if is_manifest else loss["startOffset"],
+        "what": loss["reason"].replace(loss["file"], "the manifest" if is_manifest else "the log", 1),
+        "means": f"every reader stops here; {MANIFEST_ADVICE}" if is_manifest else LOST,
     }
 
 

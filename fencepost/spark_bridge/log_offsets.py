@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from fencepost.journal.indexes import AbortedRange
-from fencepost.journal.manifest import lost_segments
+from fencepost.journal.manifest import MANIFEST_FILE, lost_segments
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.segments import walk_batches, walk_headers
 from fencepost.journal.storage import ReadableFile, directory_name
@@ -24,6 +24,7 @@ from fencepost.protocol.terms import INT64_MAX, NO_LEADER_EPOCH, NO_OFFSET, Isol
 from fencepost.spark_bridge.losses import Loss, Report
 from fencepost.spark_bridge.partition_files import (
     SWAP_SUFFIX,
+    CorruptLog,
     DamagedIndex,
     DataLoss,
     PartitionFiles,
@@ -33,6 +34,7 @@ from fencepost.spark_bridge.partition_files import (
 _RECOVER: Final = (
     "start the broker on this directory once to recover it, or set failOnDataLoss=false to read what exists"
 )
+MANIFEST_ADVICE: Final = "start the broker on this directory once; it writes a new manifest"
 
 
 @attrs.frozen(kw_only=True)
@@ -60,9 +62,11 @@ def find_log_offsets(
     """Finds the bounds of the log in its files; a torn tail does not count.
 
     `since` are the bounds that were found before more batches were added: the walk begins at their end.
-    Raises DataLoss if a segment is missing, or if the log ends before the high watermark of its manifest.
-    With `report` it reports these losses instead, and finds the bounds of what exists.
+    Raises DataLoss if a segment is missing, or if the log ends before the high watermark of its manifest, and
+    CorruptLog if the manifest cannot be read. With `report` it reports these losses instead, and finds the
+    bounds of what exists.
     """
+    _lose_manifest(log, report)
     _lose_missing_segments(log, report)
     manifest = log.manifest
     ceiling = INT64_MAX if log.high_watermark is None else log.high_watermark
@@ -96,6 +100,18 @@ def find_log_offsets(
         open_transactions=tuple(walk.transactions),
         aborted=(*(_not_indexed(log, since.aborted) if since else ()), *walk.aborted),
     )
+
+
+def _lose_manifest(log: PartitionFiles, report: Report | None) -> None:
+    """Reports a manifest that is damaged. No record is lost, as long as no segment is."""
+    if not log.why_damaged:
+        return
+    file = f"{log.storage.location}/{directory_name(log.partition)}/{MANIFEST_FILE}"
+    if report is None:
+        raise CorruptLog(f"{file}: {log.why_damaged}: {MANIFEST_ADVICE}")
+    start = log.log_start_offset
+    reason = f"{file} cannot be read: {log.why_damaged}: reading the log without it"
+    report(Loss(partition=log.partition, start=start, end=start, file=file, position=0, reason=reason))
 
 
 def _lose_missing_segments(log: PartitionFiles, report: Report | None) -> None:

@@ -103,6 +103,8 @@ class PartitionFiles:
     topic_id: str
     """Empty if it is unknown."""
     manifest: Manifest | None
+    why_damaged: str
+    """Why there is a manifest that cannot be read; otherwise empty."""
     high_watermark: int | None
     """Where every reader stops, None for the end of the log."""
     segments: tuple[SegmentFile, ...]
@@ -265,8 +267,8 @@ def with_listing(
 
     If `use` fails and the files have changed meanwhile, they are listed again, up to RELISTINGS times:
     retention and compaction remove files at any moment. `listed` is an earlier listing, to begin with.
-    Raises CorruptLog if the manifest or the log start is invalid, MissingFile if files keep disappearing, and
-    what `use` raises.
+    Raises CorruptLog if the log start is invalid, MissingFile if files keep disappearing, and what `use`
+    raises.
     """
     log = listed or open_partition_files(layout, partition)
     for _ in range(RELISTINGS):
@@ -282,11 +284,11 @@ def with_listing(
 def open_partition_files(layout: LogLayout, partition: TopicPartition) -> PartitionFiles:
     """Reads the manifest and lists the segments of a partition; there are none before its first record.
 
-    Raises CorruptLog if the manifest or the log start is invalid, or if they are of another partition.
+    Raises CorruptLog if the log start is invalid, or if it or the manifest is of another partition.
     """
     home = layout.home(partition)
     storage = layout.storages[home]
-    manifest, topic_id = _read_identity(layout, storage, partition)
+    (manifest, why_damaged), topic_id = _read_identity(layout, storage, partition)
     high_watermark = layout.high_watermark(partition)
     sizes = storage.files(directory_name(partition))
     named = [(*parse_file_name(name), size) for name, size in sizes.items()]
@@ -301,6 +303,7 @@ def open_partition_files(layout: LogLayout, partition: TopicPartition) -> Partit
         partition=partition,
         topic_id=topic_id,
         manifest=manifest,
+        why_damaged=why_damaged,
         high_watermark=high_watermark,
         segments=tuple(
             SegmentFile(base_offset, size=size) for base_offset, kind, size in named if kind == LOG
@@ -321,38 +324,39 @@ def _read_log_start(layout: LogLayout, partition: TopicPartition) -> int:
 
 def topic_id_of(layout: LogLayout, partition: TopicPartition) -> str:
     """The id of the topic that a partition's directory is of now; empty if it is unknown."""
-    manifest = _read_manifest(layout, layout.storages[layout.home(partition)], partition)
+    manifest, _ = _read_manifest(layout, layout.storages[layout.home(partition)], partition)
     return layout.topic_id(partition, manifest, anew=True)
+
+
+ReadManifest = tuple[Manifest | None, str]
+"""A manifest, or why it cannot be read."""
 
 
 def _read_identity(
     layout: LogLayout, storage: StorageReader, partition: TopicPartition
-) -> tuple[Manifest | None, str]:
+) -> tuple[ReadManifest, str]:
     """The manifest of a partition and the id of its topic; CorruptLog if its directory is misplaced."""
-    before: tuple[Manifest | None, str] | None = None
+    before: tuple[ReadManifest, str] | None = None
     while True:
-        manifest = _read_manifest(layout, storage, partition)
-        topic_id = layout.topic_id(partition, manifest)
+        found = _read_manifest(layout, storage, partition)
+        topic_id = layout.topic_id(partition, found[0])
         misplacement = layout.misplacement(partition, topic_id)
         if not misplacement:
-            return manifest, topic_id
+            return found, topic_id
         # The topic may have been deleted and created again between the reads of manifest and metadata.
-        if before == (manifest, topic_id):
+        if before == (found, topic_id):
             raise CorruptLog(f"{storage.location}/{directory_name(partition)}: {misplacement}")
-        before = manifest, topic_id
+        before = found, topic_id
 
 
-def _read_manifest(layout: LogLayout, storage: StorageReader, partition: TopicPartition) -> Manifest | None:
+def _read_manifest(layout: LogLayout, storage: StorageReader, partition: TopicPartition) -> ReadManifest:
     if layout.is_sparse:
-        return None  # Kafka writes none, and a request to an object store takes time
+        return None, ""  # Kafka writes none, and a request to an object store takes time
     directory = directory_name(partition)
     data = storage.read_file(f"{directory}/{MANIFEST_FILE}")
     try:
-        return None if data is None else decode_manifest(data, directory=directory)
+        return None if data is None else decode_manifest(data, directory=directory), ""
     except MisplacedFile as problem:
         raise CorruptLog(str(misplaced(storage, directory, problem))) from problem
     except CorruptIndex as problem:
-        where = f"{storage.location}/{partition}/{MANIFEST_FILE}"
-        raise CorruptLog(
-            f"{where}: {problem}: start the broker on this directory once; it writes a new manifest"
-        ) from problem
+        return None, str(problem)
