@@ -17,12 +17,12 @@ from fencepost.cli.check import print_findings
 from fencepost.cli.errors import WrongUsage
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_progress
-from fencepost.cli.spark_calls import with_spark
+from fencepost.cli.spark_calls import start_spark, with_spark
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import open_layout
 from fencepost.journal.storage import DirectoryInUse, StorageReader
 from fencepost.spark_bridge.filesystems import absolute, open_storage
-from fencepost.spark_bridge.session import SHORT_RUN, require_spark, session
+from fencepost.spark_bridge.session import SHORT_RUN, require_spark
 
 if TYPE_CHECKING:
     from fencepost.journal.layouts import LogLayout
@@ -114,7 +114,7 @@ def _run(
     layout = open_layout(storages)  # again: a broker may have ended before the locks
     try:
         print_progress("starting Spark ...")
-        with session("fencepost audit", master=master, settings=SHORT_RUN) as spark:
+        with start_spark("fencepost audit", master, SHORT_RUN) as spark:
             print_progress("reading the logs ...")
             findings = audit(spark, layout, paths, is_in_use=is_in_use)
             if acks is not None:

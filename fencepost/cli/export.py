@@ -14,11 +14,11 @@ from fencepost.cli.errors import OK, CommandFailed
 from fencepost.cli.files import refuse_uri
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_json
-from fencepost.cli.spark_calls import with_spark
+from fencepost.cli.spark_calls import start_spark, with_spark
 from fencepost.spark_bridge.export import Exported, RecordsDeleted
 from fencepost.spark_bridge.export import export as export_records
 from fencepost.spark_bridge.filesystems import absolute, open_directories
-from fencepost.spark_bridge.session import require_spark, session
+from fencepost.spark_bridge.session import require_spark
 
 
 def export(
@@ -62,7 +62,7 @@ def export(
     def exported_with_spark() -> Exported:
         with ExitStack() as stack:
             return export_records(
-                lambda: stack.enter_context(session("fencepost export", master=master)),
+                lambda: stack.enter_context(start_spark("fencepost export", master)),
                 layout,
                 paths,
                 target.absolute(),

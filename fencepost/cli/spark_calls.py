@@ -12,20 +12,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
+from importlib import import_module
 from threading import Thread
-from typing import TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from fencepost.cli.errors import CommandFailed
+from fencepost.cli.errors import CommandFailed, WrongUsage
+from fencepost.spark_bridge.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Result = TypeVar("Result")
+MASTER: Final = re.compile("yarn$|local|spark|k8s")
+"""What the URLs of Spark masters begin with (SparkSubmit.prepareSubmitEnvironment)."""
 
 
 def with_spark(work: Callable[[], Result]) -> Result:
     """Calls `work` in another thread; returns its result, or raises what it raised. An error of Spark is
     raised as CommandFailed.
     """
-    from pyspark.errors import PySparkException
-
     done = Future[Result]()
 
     def run() -> None:
@@ -37,17 +42,38 @@ def with_spark(work: Callable[[], Result]) -> Result:
     Thread(target=run, name="spark", daemon=True).start()
     try:
         return done.result()
-    except PySparkException as problem:
+    except spark_errors() as problem:
         raise CommandFailed(reason_of(problem)) from problem
+
+
+def start_spark(app_name: str, master: str, settings: dict[str, str] | None = None) -> SparkSession:
+    """A session; WrongUsage if Spark does not start with this master."""
+    then = "give local[*] or local[2] for this machine, or the URL of a running Spark cluster"
+    if not MASTER.match(master):  # Java would print a stack trace
+        raise WrongUsage(f"--master {master} is not the URL of a Spark master", then=then)
+    try:
+        return session(app_name, master=master, settings=settings)
+    except spark_errors() as problem:
+        what = f"Spark does not start with --master {master}: {reason_of(problem)}"
+        raise WrongUsage(what, then=then) from problem
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What PySpark raises: errors of its own, and those of Java that it does not translate."""
+    from pyspark.errors import PySparkException
+
+    return PySparkException, import_module("py4j.protocol").Py4JError
 
 
 def reason_of(problem: Exception) -> str:
     """The error that a worker raised, extracted from Spark's, which is pages long: without the traceback if
-    it is one of ours. If Spark's error has no traceback, its first line.
+    it is one of ours. If Spark's error has no traceback, its first line; if Java raised it, its message.
     """
     lines = [line for line in str(problem).splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"fencepost[\w.]+: ", line)]
     if raised:
         return raised[-1].partition(": ")[2]
-    has_traceback = any("Traceback (most recent call last)" in line for line in lines)
-    return "\n".join(line for line in lines if not line.startswith("\tat ")) if has_traceback else lines[0]
+    if any("Traceback (most recent call last)" in line for line in lines):
+        return "\n".join(line for line in lines if not line.startswith("\tat "))
+    java = re.search(r"^: (?:[\w.$]+: )?(.+)", str(problem), re.MULTILINE)
+    return java[1] if java else lines[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
@@ -55,7 +56,7 @@ def test_a_terminal_shows_that_spark_starts(
 
     with Broker(tmp_path):
         pass
-    monkeypatch.setattr("fencepost.cli.audit.session", no_session)
+    monkeypatch.setattr("fencepost.cli.spark_calls.session", no_session)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert run(["audit", str(tmp_path)]) == 1
     erased = "\r\x1b[K"
@@ -78,6 +79,25 @@ def test_of_a_failed_task_only_the_error_is_shown() -> None:
     )
     bug = 'An exception was thrown: Traceback (most recent call last):\n  File "x.py"\nKeyError: 3'
     assert reason_of(Exception(f"{bug}\n\tat org.apache.spark.Task.run(Task.scala:147)")) == bug
+    java = "An error occurred while calling None.Context.\n: org.apache.spark.SparkException: no\n\tat x"
+    assert reason_of(Exception(java)) == "no"
+
+
+@pytest.mark.parametrize(
+    ("master", "told"),
+    [
+        ("bogus", "--master bogus is not the URL of a Spark master"),
+        ("local[x]", "Spark does not start with --master local[x]: Could not parse Master URL: 'local[x]'"),
+    ],
+)
+def test_a_master_that_is_none_is_one_error(master: str, told: str, tmp_path: Path) -> None:
+    with Broker(tmp_path):
+        pass
+    with started("audit", str(tmp_path), "--master", master) as process:
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    assert re.findall("^fencepost: .*", errors, re.MULTILINE) == [f"fencepost: {told}"]
+    assert "\tat " not in errors
 
 
 def test_a_directory_that_holds_another_log_is_one_error_without_a_traceback(tmp_path: Path) -> None:
