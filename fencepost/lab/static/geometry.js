@@ -4,11 +4,11 @@
 // Rule: rows have one height and each step has one row, so the part in sight follows from the scroll position
 // alone: whatever crosses it is found through CHUNKs of rows, never by walking the whole run.
 
+import { LETTER, lettersOf } from "lab/letters.js";
 import { placeAt } from "lab/run.js";
 import { shortName } from "lab/words.js";
 
 const CHUNK = 64;
-const SIDE = 0.62; // the width of a character, in its size
 const LANE = 84; // the least width of a lane, of a log and of a transaction, at a row of 22 px
 const LOG = 45;
 const LOG_MOST = 90; // the most that a log's name may ask for
@@ -22,7 +22,7 @@ export class Geometry {
     this.rows = rows;
     this.unit = unit;
     this.type = unit * 0.58;
-    this.letter = this.type * SIDE;
+    this.letter = this.type * LETTER;
     this.#columns(width, unit / 22);
     this.chunks = new Map();
     for (const message of run.messages.values()) this.#place(message);
@@ -35,7 +35,7 @@ export class Geometry {
     this.time = 10 * this.letter;
     const room = width - this.time;
     const named =
-      Math.max(0, ...run.partitions.map((name) => shortName(name).length)) * this.letter * 1.2 + 8;
+      Math.max(0, ...run.partitions.map((name) => lettersOf(shortName(name)))) * this.letter * 1.2 + 8;
     const log = logs
       ? Math.max(
           LOG * scale,

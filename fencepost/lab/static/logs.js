@@ -6,9 +6,10 @@
 
 import { html } from "lab/html.js";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { lettersOf, shortened } from "lab/letters.js";
 import { Panel } from "lab/panel.js";
 import { breachesOf, logAt, records, STATES, stateOf, strip } from "lab/batches.js";
-import { producerName, producerStyle, shortened, shortName, spaced } from "lab/words.js";
+import { producerName, producerStyle, shortName, spaced } from "lab/words.js";
 import { placeAt } from "lab/run.js";
 
 const [CELL, CELL_MAX, LETTER] = [3.4, 9, 0.72]; // rem: a record's width, at least and at most, and a letter's
@@ -114,7 +115,7 @@ function partitionsOf({ partitions }) {
 
 // As wide as the longest record needs, within reason.
 function cellWidth(run) {
-  const longest = run.batches.flatMap(records).reduce((most, { value }) => Math.max(most, value.length), 0);
+  const longest = run.batches.flatMap(records).reduce((most, { value }) => Math.max(most, lettersOf(value)), 0);
   return Math.min(CELL_MAX, Math.max(CELL, longest * LETTER + 1.1));
 }
 

@@ -6,8 +6,9 @@
 
 import { html } from "lab/html.js";
 import { kindOf } from "lab/geometry.js";
+import { lettersOf, shortened } from "lab/letters.js";
 import { breachesOf, STATES, stateOf } from "lab/batches.js";
-import { mainFlag, milliseconds, producerColour, shortened, spaced } from "lab/words.js";
+import { mainFlag, milliseconds, producerColour, spaced } from "lab/words.js";
 
 export function Marks({ geometry, first, last, side, onStep, onMessage }) {
   const shown = geometry.rows.slice(first, last + 1);
@@ -204,7 +205,7 @@ function label(geometry, x, line, text, kind = "", anchor = "start") {
 function beside(geometry, x, line, { text, side = 1, kind = "", gap = 8 }) {
   const right = geometry.lanesEnd - x - gap - 4;
   const left = x - geometry.time - gap - 4;
-  const wide = text.length * geometry.letter;
+  const wide = lettersOf(text) * geometry.letter;
   const turned = wide > (side > 0 ? right : left) && (side > 0 ? left > right : right > left) ? -side : side;
   const most = Math.floor((turned > 0 ? right : left) / geometry.letter);
   return label(geometry, x + gap * turned, line, shortened(text, most), kind, turned > 0 ? "start" : "end");
@@ -240,7 +241,7 @@ function arrival(geometry, step, line) {
 }
 
 function badge(geometry, x, line, side, text) {
-  const wide = (text.length + 1) * geometry.letter;
+  const wide = (lettersOf(text) + 1) * geometry.letter;
   const left = side > 0 ? x + 8 : x - 8 - wide;
   return html`
     <rect class="badge" x=${left} y=${(line + 0.1) * geometry.unit} width=${wide} height=${geometry.unit * 0.8} rx="3" />
@@ -288,7 +289,7 @@ function batchLabel(geometry, batch, end, line) {
   const fits = Math.floor((column - end - 8) / geometry.letter);
   const words = isWrong ? `${batchWords(batch)} ✗` : batchWords(batch);
   const least = isWrong ? "✗" : `${batch.first}`;
-  const text = words.length > fits && fits < LABEL_MIN ? least : shortened(words, fits);
+  const text = lettersOf(words) > fits && fits < LABEL_MIN ? least : shortened(words, fits);
   const kind = isWrong ? "loud late-text" : batch.kind === "data" ? "" : "loud";
   return fits > 0 && label(geometry, end + 5, line, text, kind);
 }
@@ -368,7 +369,7 @@ function callSide(geometry, x) {
 function callEnd(geometry, step) {
   const x = geometry.lanes.get(step.lane) ?? geometry.time;
   if (callSide(geometry, x) < 0) return x;
-  return Math.min(x + 8 + callWords(step).length * geometry.letter, geometry.lanesEnd);
+  return Math.min(x + 8 + lettersOf(callWords(step)) * geometry.letter, geometry.lanesEnd);
 }
 
 function struck(geometry, step, line) {

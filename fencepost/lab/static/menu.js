@@ -3,7 +3,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { html } from "lab/html.js";
-import { shortened } from "lab/words.js";
+import { shortened } from "lab/letters.js";
 
 const TIMES = ["50 ms", "300 ms", "1 s", "3 s", "10 s"];
 const POINTS_MAX = 60;

@@ -8,6 +8,7 @@ import { memo } from "lab/memo.js";
 import { html } from "lab/html.js";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Geometry } from "lab/geometry.js";
+import { lettersOf } from "lab/letters.js";
 import { Marks } from "lab/marks.js";
 import { shortName } from "lab/words.js";
 import { useName } from "lab/side_name.js";
@@ -102,7 +103,7 @@ function Heads({ geometry, run, step, side, onParticipant }) {
 }
 
 function fitting(geometry, full, short, width) {
-  return full.length * geometry.letter * 1.1 < width ? full : short;
+  return lettersOf(full) * geometry.letter * 1.1 < width ? full : short;
 }
 
 const SILENT = { down: "crashed", paused: "paused", ended: "finished" };
@@ -111,7 +112,7 @@ function participant({ lane, x, state, geometry, onParticipant, side, step }) {
   const now = state[`participant/${lane}`];
   const word = SILENT[now] ?? "";
   // The first lane is near the times: a long name stands right of them instead of around its lane.
-  const isTight = (lane.length + word.length) * geometry.letter * 1.2 > 2 * (x - geometry.time);
+  const isTight = lettersOf(lane + word) * geometry.letter * 1.2 > 2 * (x - geometry.time);
   const [left, right] = [x - geometry.lane / 2, x + geometry.lane / 2];
   const from = isTight ? Math.max(left, geometry.time) : left;
   const style = { left: `${from}px`, width: `${right - from}px` };

@@ -6,10 +6,6 @@ export function milliseconds(at) {
   return `${Math.floor(at / 1e6)}.${String(Math.floor(at / 1e3) % 1000).padStart(3, "0")}`;
 }
 
-export function shortened(text, length) {
-  return text.length <= length ? text : `${text.slice(0, Math.max(length - 1, 0))}…`;
-}
-
 // "app (id 7)", or "id 7" of a producer without transactions.
 export function producerName(run, id) {
   const known = (run.document.producers ?? []).find((producer) => producer.id === id);

@@ -281,6 +281,18 @@ def test_long_names_stay_in_their_places(page: Page, tmp_path: Path) -> None:
     assert "an-id-w… CompleteCommit" in run.evaluate("document.querySelector('.picture').textContent")
 
 
+def test_a_text_is_cut_where_it_has_no_room_and_never_within_a_sign(page: Page, tmp_path: Path) -> None:
+    """A family is one sign for people, and eight letters for JavaScript."""
+    family = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+    document = cast("dict[str, Any]", {**late()})
+    first = step_of("sends")
+    document["steps"] = [*document["steps"]]
+    document["steps"][first] = {**document["steps"][first], "note": family * 200}
+    run = RunPage.opened(page, tmp_path, [cast("RunDocument", document)], link=f"step={first}")
+    cut = run.page.locator(".picture text", has_text=family[0]).text_content() or ""
+    assert cut == family * cut.count(family) + "…"
+
+
 @pytest.mark.parametrize("lane", ["p", "reader"])
 def test_a_broken_rule_stands_beside_the_words_of_its_row(page: Page, tmp_path: Path, lane: str) -> None:
     document = cast("dict[str, Any]", {**late()})

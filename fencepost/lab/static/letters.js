@@ -1,0 +1,27 @@
+// How wide texts are, in letters of the page's monospaced type. Rule: the browser measures, in bold and in the fonts that
+// it has: a Chinese character or an emoji is wider than a letter, and a text is cut between the signs that people see.
+
+const SIZE = 100; // px, of the measuring
+const PLAIN = /^[ -~]*$/; // each of these is as wide as the next
+const SIGNS = new Intl.Segmenter();
+
+const pen = document.createElement("canvas").getContext("2d");
+pen.font = `bold ${SIZE}px ${getComputedStyle(document.documentElement).getPropertyValue("--mono")}`;
+
+// The width of a letter, in its size.
+export const LETTER = pen.measureText("0").width / SIZE;
+
+export function lettersOf(text) {
+  return PLAIN.test(text) ? text.length : pen.measureText(text).width / SIZE / LETTER;
+}
+
+// As much of a text as fits into so many letters, with an ellipsis for the rest.
+export function shortened(text, letters) {
+  if (lettersOf(text) <= letters) return text;
+  let used = 1;
+  for (const { segment, index } of SIGNS.segment(text)) {
+    used += lettersOf(segment);
+    if (used > letters) return `${text.slice(0, index)}…`;
+  }
+  return text;
+}
