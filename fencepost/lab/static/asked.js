@@ -15,6 +15,23 @@ export function altered(asked, changes) {
   return { ...asked, ...changes };
 }
 
+// As the address has it (address.js): what is not as in plain(), as JSON where it is no text.
+export function inWords(asked) {
+  const words = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+  const usual = plain({});
+  return Object.fromEntries(Object.entries(asked).map(([key, value]) => [key, words(value) === words(usual[key]) ? null : words(value)]));
+}
+
+// Whether an address says what is played.
+export function isNamed(given) {
+  return given.has("scenario") || given.has("text");
+}
+
+export function fromWords(given) {
+  const value = (key, usual) => (!given.has(key) ? usual : ["scenario", "text"].includes(key) ? given.get(key) : JSON.parse(given.get(key)));
+  return Object.fromEntries(Object.entries(plain({})).map(([key, usual]) => [key, value(key, usual)]));
+}
+
 // How many things were changed.
 export function changed(asked) {
   const switched = ["broken", "without_fixes", "transaction_version", "partition_verification"];

@@ -5,8 +5,9 @@
 
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
+import { inAddress, setAddress } from "lab/address.js";
 import { Api } from "lab/api.js";
-import { altered, changed, plain, useAsked } from "lab/asked.js";
+import { altered, changed, fromWords, inWords, isNamed, plain, useAsked } from "lab/asked.js";
 import { Editor } from "lab/editor.js";
 import { html } from "lab/html.js";
 import { Menu } from "lab/menu.js";
@@ -19,9 +20,15 @@ import { WhatIf } from "lab/whatif.js";
 export async function start(boot, root) {
   const api = new Api(boot.token);
   const [scenarios, vocabulary] = await Promise.all([api.get("scenarios"), api.get("vocabulary")]);
-  const opening = plain({ scenario: scenarios[0].name });
-  const answer = await api.post("play", opening);
-  render(html`<${Lab} api=${api} scenarios=${scenarios} vocabulary=${vocabulary} opening=${opening} first=${answer} />`, root);
+  const opened = async (given) => {
+    const asked = isNamed(given) ? fromWords(given) : plain({ scenario: scenarios[0].name });
+    return { asked, problem: "", ...(await answered(api, asked)) };
+  };
+  const first = await opened(inAddress()).catch(async ({ message }) => {
+    setAddress({ step: null });
+    return { ...(await opened(new URLSearchParams())), problem: `What this address asks for cannot be played: ${message}` };
+  });
+  render(html`<${Lab} api=${api} scenarios=${scenarios} vocabulary=${vocabulary} first=${first} />`, root);
 }
 
 const TABS = [
@@ -31,14 +38,14 @@ const TABS = [
   ["search", "Search"],
 ];
 
-function Lab({ api, scenarios, vocabulary, opening, first }) {
-  const asking = useAsked(opening);
+function Lab({ api, scenarios, vocabulary, first }) {
+  const asking = useAsked(first.asked);
   const { asked } = asking;
-  const [shown, setShown] = useState(() => ({ asked: opening, runs: [load(first.document)], ...first }));
-  const [problem, setProblem] = useState("");
+  const [shown, setShown] = useState(first);
+  const [problem, setProblem] = useState(first.problem);
   const [isBusy, setBusy] = useState(false);
   const [tab, setTab] = useState("scenarios");
-  const [beside, setBeside] = useState(false);
+  const [beside, setBeside] = useState(() => inAddress().get("step")?.includes(",") ?? false);
   const [isOpen, setOpen] = useState(true); // the panel at the side
   const [menu, setMenu] = useState(null);
   const [text, setText] = useState(null); // of the editor, if somebody wrote there
@@ -48,9 +55,10 @@ function Lab({ api, scenarios, vocabulary, opening, first }) {
   useEffect(() => {
     let isAsked = true;
     setMenu(null);
+    setAddress(inWords(asked));
     setBusy(asked !== shown.asked);
     if (asked === shown.asked) {
-      setProblem("");
+      setProblem(asked === first.asked ? first.problem : "");
       return undefined;
     }
     answered(api, asked)
@@ -62,6 +70,18 @@ function Lab({ api, scenarios, vocabulary, opening, first }) {
       .catch((refused) => isAsked && setProblem(refused.message))
       .finally(() => isAsked && setBusy(false));
     return () => (isAsked = false);
+  }, [asked]);
+
+  // Another run in the address: a link was pasted there, or one went back to it.
+  useEffect(() => {
+    const move = () => {
+      const [given, ours] = [inAddress(), inWords(asked)];
+      const isOurs = Object.keys(ours).every((key) => given.get(key) === ours[key]);
+      if (!isOurs && isNamed(given)) window.location.reload();
+      else setAddress(ours);
+    };
+    window.addEventListener("hashchange", move);
+    return () => window.removeEventListener("hashchange", move);
   }, [asked]);
 
   useEffect(() => {
@@ -94,9 +114,13 @@ function Lab({ api, scenarios, vocabulary, opening, first }) {
     else setShown({ asked, isTrace: true, ...shownOf({ document: found.document }) });
   };
   const { runs, divergence = null } = beside && shown.runs.length > 1 ? shown : { runs: shown.runs.slice(-1) };
+  const isOwn = shown.asked.text !== null && !shown.isTrace;
+  const { title } = shown.runs[0].document;
+  // What a change leaves as it is: the reader stays at the step.
+  const told = shown.isTrace || isOwn ? `${isOwn} ${title}` : `${shown.asked.scenario} ${shown.asked.variant}`;
   const story = scenarios.find((each) => each.name === asked.scenario);
   const panels = {
-    scenarios: () => html`<${ScenarioList} scenarios=${scenarios} asked=${asked} choose=${choose} edit=${edit} />`,
+    scenarios: () => html`<${ScenarioList} scenarios=${scenarios} asked=${asked} shown=${runs.at(-1).document} choose=${choose} edit=${edit} />`,
     whatif: () => html`<${WhatIf} api=${api} asking=${asking} shown=${shown} beside=${beside} setBeside=${setBeside} edit=${edit} setProblem=${setProblem} />`,
     editor: () => html`<${Editor} api=${api} vocabulary=${vocabulary} text=${text ?? asked.text ?? story?.text ?? ""} setText=${setText} play=${(toml, variant) => choose({ text: toml, variant })} />`,
     search: () => html`<${Searches} search=${search} open=${open} attempt=${attempt} switches=${first.switches} workloads=${vocabulary.workloads} />`,
@@ -112,7 +136,7 @@ function Lab({ api, scenarios, vocabulary, opening, first }) {
   const panelSwitch = html`
     <button data-testid="toggle-panel" aria-pressed=${isOpen ? "true" : "false"} title="Scenarios, what if, editor and search: show or hide them" onClick=${() => setOpen(!isOpen)}>Lab</button>`;
   return html`
-    <${RunView} runs=${runs} divergence=${divergence} aside=${isOpen && aside} toolbarExtras=${panelSwitch} onMessage=${shown.isTrace ? undefined : setMenu} onParticipant=${shown.isTrace ? undefined : setMenu} />
+    <${RunView} runs=${runs} isOwn=${isOwn} story=${told} divergence=${divergence} aside=${isOpen && aside} toolbarExtras=${panelSwitch} onMessage=${shown.isTrace ? undefined : setMenu} onParticipant=${shown.isTrace ? undefined : setMenu} />
     ${menu && html`<${Menu} chosen=${menu} run=${runs[menu.side]} add=${add} close=${() => setMenu(null)} />`}`;
 }
 

@@ -3,16 +3,17 @@
 // it opens.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { inAddress, setAddress } from "lab/address.js";
 
 export const SPEEDS = [1, 2, 5, 10, 25, 100]; // steps per second
 const FRAME = 1000 / 25; // faster than this, several steps are taken at once
 
 export function usePlayer(timeline, { story, opening, following = false }) {
-  const [steps, setSteps] = useState(() => stepsIn(window.location.hash) ?? opening);
+  const [steps, setSteps] = useState(() => stepsIn() ?? opening);
   const [playing, setPlaying] = useState(false);
   const runs = useRef(false); // at once, while `playing` is of the last drawing: no tick comes after a pause
   const [speed, setSpeed] = useState(2);
-  const [isTouched, touch] = useState(() => stepsIn(window.location.hash) !== null);
+  const [isTouched, touch] = useState(() => stepsIn() !== null);
   const [isTied, tie] = useState(following);
   const place = isTied ? timeline.last : timeline.placeOfAll(steps);
   const here = useRef(place);
@@ -60,7 +61,7 @@ export function usePlayer(timeline, { story, opening, following = false }) {
   }, [playing, speed, timeline]);
 
   useLayoutEffect(() => {
-    if (isTouched && !playing) history.replaceState(null, "", `#step=${timeline.at(place).join(",")}`);
+    if (!playing) setAddress({ step: isTouched ? timeline.at(place).join(",") : null });
   }, [place, playing, isTouched, timeline]);
 
   useEffect(() => {
@@ -86,6 +87,6 @@ export function usePlayer(timeline, { story, opening, following = false }) {
 }
 
 function stepsIn(address) {
-  const found = /[#&]step=(\d+(?:,\d+)?)/.exec(address);
-  return found ? found[1].split(",").map(Number) : null;
+  const steps = inAddress(address).get("step");
+  return /^\d+(,\d+)?$/.test(steps) ? steps.split(",").map(Number) : null;
 }

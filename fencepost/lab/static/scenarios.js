@@ -1,10 +1,17 @@
-// The bundled scenarios: their names, what each teaches, and their variants.
+// The bundled scenarios: their names, what each teaches, and their variants; above them the one of the editor, while it
+// is shown. It may have the title of a bundled one, of which it is a copy.
 
 import { html } from "lab/html.js";
 
-export function ScenarioList({ scenarios, asked, choose, edit }) {
+export function ScenarioList({ scenarios, asked, shown, choose, edit }) {
   return html`
     <ol class="scenarios" data-testid="scenario-list">
+      ${asked.text !== null && html`
+        <li class="open" data-testid="own-scenario">
+          <p class="scenario" aria-current="true">${shown.title} <span class="badge setting">yours</span></p>
+          <p class="lesson-text">${shown.lesson}</p>
+          <p><button onClick=${() => edit(asked.text)}>Edit</button></p>
+        </li>`}
       ${scenarios.map((each) => html`<${Story} key=${each.name} story=${each} isOpen=${each.name === asked.scenario} variant=${asked.variant} choose=${choose} edit=${edit} />`)}
     </ol>`;
 }

@@ -3,13 +3,14 @@
 import { html } from "lab/html.js";
 import { icon } from "lab/icons.js";
 
-export function Verdict({ run, onStep, children }) {
+export function Verdict({ run, isOwn, onStep, children }) {
   const { title, lesson, broken = [], source } = run.document;
   const rules = [...new Set(broken.map(({ rule }) => rule))];
   const first = broken.find(({ step }) => step != null);
   return html`
     <header class="verdict">
       <h1>${title}</h1>
+      ${isOwn && html`<span class="badge setting">yours</span>`}
       ${
         rules.length > 0 &&
         html`

@@ -3,7 +3,8 @@
 // Properties: `runs` (one or two Run), `divergence` ([left, right] steps, or null), `version` (rises when a live run
 // grows), `following` (stay at the newest step until the reader steps back), and the hooks of the lab: `onMessage`
 // ({number, step, side, anchor}), `onParticipant` ({name, step, side, anchor}), `toolbarExtras` (elements, or a function of the player), `aside`
-// (elements).
+// (elements), `isOwn` (a scenario of the reader, which may have the title of a bundled one), `story` (with another value
+// the page begins where that run opens).
 
 import { html } from "lab/html.js";
 import { useMemo, useState } from "preact/hooks";
@@ -34,6 +35,8 @@ export function RunView({
   onParticipant,
   toolbarExtras,
   aside,
+  isOwn = false,
+  story = runs[0].document.title,
 }) {
   const [filter, setFilter] = useState("");
   const [isHelpOpen, setHelp] = useState(false);
@@ -47,7 +50,7 @@ export function RunView({
     () => (divergence && isBeside ? divergence : runs.map((run) => run.opening)),
     [...runs],
   );
-  const player = usePlayer(timeline, { story: runs[0].document.title, opening, following });
+  const player = usePlayer(timeline, { story, opening, following });
   const jump = (flag, direction) => {
     const found =
       timeline.next(flag, player.place, direction) ??
@@ -58,7 +61,7 @@ export function RunView({
   const hooks = { onMessage, onParticipant };
   const controls = { player, look, filter, setFilter, setHelp, extras: toolbarExtras };
   const settings = html`<${Settings} run=${runs[0]} ...${controls} />`;
-  const shared = { version, timeline, player, look, hooks, following };
+  const shared = { version, timeline, player, look, hooks, following, isOwn };
   return html`
     <div class=${`view ${isBeside ? "beside" : "single"} ${aside ? "with-aside" : ""}`}>
       <${Definitions} />
@@ -78,7 +81,7 @@ export function RunView({
     </div>`;
 }
 
-function Side({ run, version, side, timeline, player, look, hooks, following, children }) {
+function Side({ run, version, side, timeline, player, look, hooks, following, isOwn, children }) {
   const step = player.steps[side];
   const state = run.at(step);
   const onStep = (number) => player.go(timeline.placeOf(number, side));
@@ -88,7 +91,7 @@ function Side({ run, version, side, timeline, player, look, hooks, following, ch
   const name = timeline.runs.length > 1 ? ["left run", "right run"][side] : "";
   return html`
     <${SideName.Provider} value=${name}><div class="side">
-      <${Verdict} run=${run} onStep=${onStep}>${children}<//>
+      <${Verdict} run=${run} isOwn=${isOwn} onStep=${onStep}>${children}<//>
       <${Moments} run=${run} version=${version} step=${step} isNewest=${following} onStep=${onStep} />
       <${SpaceTime} ...${shown} ...${hooks} ...${picture} side=${side} onStep=${onStep} />
       <div class="panels" tabindex="0" role="group" aria-label=${name ? `Panels, ${name}` : "Panels"}>

@@ -1,6 +1,7 @@
 // What was changed in a run, what came of it, and the ways back: undo, redo, and a scenario of its own.
 
 import { useState } from "preact/hooks";
+import { addressWith } from "lab/address.js";
 import { altered, changed } from "lab/asked.js";
 import { html } from "lab/html.js";
 import { icon } from "lab/icons.js";
@@ -65,9 +66,10 @@ function Outcome({ shown, beside }) {
     </section>`;
 }
 
-// A step as a link: the player of the run follows the address.
+// A step to go to: the player of the run follows the address.
 function link(step, address = step) {
-  return step === null || step === undefined ? null : html`<a href=${`#step=${address}`}>step ${step}</a>`;
+  const go = () => (window.location.hash = addressWith({ step: address }));
+  return step === null || step === undefined ? null : html`<button class="link" onClick=${go}>step ${step}</button>`;
 }
 
 function values(list) {

@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 from fencepost.cli.application import run as fencepost
 from fencepost.simulator.scenarios.files import scenario_of
 from tests.lab.browser.accessibility import violations
+from tests.lab.browser.complaints import Complaints
 from tests.lab.browser.driving import RunPage
 from tests.lab.lab_process import LabProcess, lab
 
@@ -112,6 +113,19 @@ def test_a_node_crashes_where_the_page_stands(run: RunPage) -> None:
     expect(run.by("problem")).to_have_count(0)
 
 
+def test_a_change_leaves_the_reader_at_the_step(run: RunPage) -> None:
+    run.by("scrub").fill("5")
+    run.is_at(5)
+    run.click("tab-whatif")
+    run.by("switch-dedup").uncheck()
+    run.sees("outcome", "now breaks duplicate")
+    is_idle(run)
+    run.is_at(5)
+    run.click("undo")
+    expect(run.by("outcome")).to_have_count(0)
+    run.is_at(5)
+
+
 # --- the editor ---------------------------------------------------------------------------------------------
 
 
@@ -189,6 +203,72 @@ def test_explore_finds_the_late_commit(run: RunPage) -> None:
     run.by("open-found").first.click()
     run.click("next-violation")
     run.sees("why", "G1a")
+
+
+# --- the address --------------------------------------------------------------------------------------------
+
+
+def test_a_page_that_is_loaded_again_shows_the_same_run(run: RunPage, page: Page) -> None:
+    run.click("tab-whatif")
+    run.by("switch-dedup").uncheck()
+    run.sees("outcome", "now breaks duplicate")
+    run.click("first", "forward")
+    run.is_at(1)
+    page.reload()
+    run.is_at(1)
+    expect(page.get_by_role("heading", level=1)).to_have_text(
+        re.compile(r"lost acknowledgement \(changed\)$")
+    )
+    run.click("tab-whatif")
+    expect(run.by("switch-dedup")).not_to_be_checked()
+    run.click("beside", "last")
+    before = run.by("step-counter").text_content() or ""
+    page.reload()
+    expect(run.by("step-counter")).to_have_text(before)
+    expect(run.by("panel-space-time")).to_have_count(2)
+
+
+def test_an_address_of_another_run_opens_that_run(run: RunPage, page: Page) -> None:
+    run.evaluate("location.hash = 'scenario=late_end_txn&variant=2&step=7'")
+    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("^late EndTxn"))
+    run.is_at(7)
+    run.evaluate("location.hash = 'step=9'")
+    run.is_at(9)
+    expect(page).to_have_url(re.compile("scenario=late_end_txn"))
+    page.go_back()
+    run.is_at(7)
+
+
+@pytest.mark.parametrize(
+    "asked", ["scenario=none", "scenario=late_end_txn&variant=99", "text=no", "text=a&faults=0"]
+)
+def test_an_address_that_cannot_be_played_says_so(
+    page: Page, server: LabProcess, complaints: Complaints, asked: str
+) -> None:
+    run = RunPage.at(page, f"{server.address}#{asked}&step=9999")
+    run.sees("problem", "What this address asks for cannot be played")
+    expect(page.locator("[data-scenario][aria-current=true]")).to_have_count(1)
+    complaints.found.clear()  # the browser's own words about the refusal
+
+
+# --- a copy -------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_with_the_title_of_a_bundled_scenario_is_told_apart(run: RunPage, page: Page) -> None:
+    run.click("edit-scenario")
+    run.sees("editor-error", "This is a scenario")
+    run.click("last", "run-text", "tab-scenarios")
+    is_idle(run)
+    expect(page.locator(".verdict")).to_contain_text("yours")
+    run.sees("own-scenario", "duplicate after a lost acknowledgement", "yours")
+    assert violations(page) == []
+    page.reload()
+    run.sees("own-scenario", "duplicate after a lost acknowledgement", "yours")
+    run.click("first")
+    page.locator(f"[data-scenario={LOST_ACK}]").click()
+    is_idle(run)
+    expect(page.locator(".verdict")).not_to_contain_text("yours")
+    expect(run.by("own-scenario")).to_have_count(0)
 
 
 # --- the page -----------------------------------------------------------------------------------------------
