@@ -32,7 +32,7 @@ export class Geometry {
     const { run } = this;
     const participants = run.document.participants ?? [];
     const [lanes, logs, bars] = [participants.length || 1, run.partitions.length, run.transactions.length];
-    this.time = 10 * this.letter;
+    this.time = 9 * this.letter;
     const room = width - this.time;
     const named =
       Math.max(0, ...run.partitions.map((name) => lettersOf(shortName(name)))) * this.letter * 1.2 + 8;

@@ -17,8 +17,26 @@ const WORDS = [
   ["t-0", "partition 0 of the topic t"],
   ["NONE", "the error of a reply: none, it succeeded; @3 is the offset that its first record got"],
   ["txn app", "the transaction of the producers whose transactional id is app"],
+  ["≠", "from this line on, two runs side by side differ"],
   ["marker", "a record that says how a transaction ended in this partition: C commit, A abort"],
   ["guard", "the leader asks the coordinator whether a transaction is open before it takes its first record"],
+];
+
+// The lines and bars of the picture, as they are drawn there.
+const bar = (state) => html`<rect class=${`txn-bar ${state}`} x="5" y="2" width="12" height="10" />`;
+const line = (kind) => html`<g class=${`message ${kind}`}><path class="line" d="M0 7H22" /></g>`;
+const DRAWN = [
+  [bar("Ongoing"), "transaction: ongoing"],
+  [bar("PrepareCommit"), "transaction: decided, markers are missing"],
+  [bar("CompleteCommit"), "transaction: committed"],
+  [bar("CompleteAbort"), "transaction: aborted"],
+  [line("late"), "message: late"],
+  [line("again"), "message: sent again"],
+  [line("refused"), "message: a reply with an error"],
+  [line("lost"), "message: lost"],
+  [html`<path class="lso" d="M11 0V14" />`, "last stable offset (LSO) of a log"],
+  [html`<path class="hw" d="M11 0V14" />`, "high watermark (HW) of a log"],
+  [html`<rect class="held-back" x="5" width="12" height="14" />`, "records that read_committed must not see yet"],
 ];
 
 export function Help({ isOpen, close }) {
@@ -41,6 +59,7 @@ export function Help({ isOpen, close }) {
             ([state, { word }]) =>
               html`<div key=${state}><dt><span class=${`sample cell ${state}`}></span></dt><dd>${word}</dd></div>`,
           )}
+        ${DRAWN.map(([sign, words]) => html`<div key=${words}><dt><svg class="sample" viewBox="0 0 22 14" aria-hidden="true">${sign}</svg></dt><dd>${words}</dd></div>`)}
       </dl>
       <h2>Words</h2>
       <dl class="words">${WORDS.map(([word, meaning]) => html`<div key=${word}><dt>${word}</dt><dd>${meaning}</dd></div>`)}</dl>

@@ -7,6 +7,7 @@ const SIGNS = new Intl.Segmenter();
 
 const pen = document.createElement("canvas").getContext("2d");
 pen.font = `bold ${SIZE}px ${getComputedStyle(document.documentElement).getPropertyValue("--mono")}`;
+pen.textRendering = "geometricPrecision"; // as the style sheet has it: else a letter's width depends on its size
 
 // The width of a letter, in its size.
 export const LETTER = pen.measureText("0").width / SIZE;

@@ -201,14 +201,24 @@ function label(geometry, x, line, text, kind = "", anchor = "start") {
   return html`<text class=${`halo ${kind}`} x=${x} y=${baseline(geometry, line)} text-anchor=${anchor}>${text}</text>`;
 }
 
-// A label beside a lane, on the wished side if it has more room there, cut to fit.
-function beside(geometry, x, line, { text, side = 1, kind = "", gap = 8 }) {
-  const right = geometry.lanesEnd - x - gap - 4;
-  const left = x - geometry.time - gap - 4;
+// A label beside a lane: on the wished side, on the other, or across the columns at the right up to `end`; cut if it fits
+// nowhere. On the other side it stands `back` from the lane.
+function beside(geometry, x, line, { text, side = 1, kind = "", gap = 8, back = gap, end = geometry.lanesEnd }) {
+  const at = (turned, edge) => {
+    const from = turned === side ? gap : back;
+    return { turned, from, room: (turned > 0 ? edge - x : x - geometry.time) - from - 4 };
+  };
+  const places = [at(side, geometry.lanesEnd), at(-side, geometry.lanesEnd), at(1, end)];
   const wide = lettersOf(text) * geometry.letter;
-  const turned = wide > (side > 0 ? right : left) && (side > 0 ? left > right : right > left) ? -side : side;
-  const most = Math.floor((turned > 0 ? right : left) / geometry.letter);
-  return label(geometry, x + gap * turned, line, shortened(text, most), kind, turned > 0 ? "start" : "end");
+  const { turned, from, room } =
+    places.find((place) => wide <= place.room) ?? places.reduce((most, each) => (each.room > most.room ? each : most));
+  const cut = shortened(text, room / geometry.letter);
+  return label(geometry, x + from * turned, line, cut, kind, turned > 0 ? "start" : "end");
+}
+
+// How far words may reach that matter more than the columns at the right, where a broken rule is named.
+function edgeOf(geometry, step) {
+  return step.flags.includes("violation") ? geometry.lanesEnd : geometry.width;
 }
 
 function departure(geometry, step, line) {
@@ -237,7 +247,7 @@ function arrival(geometry, step, line) {
   const text = `${message.number} ${message.label}, ${message.late}`;
   return html`
     ${badge(geometry, x, line, side, "LATE")}
-    ${beside(geometry, x, line, { text, side, kind: "loud late-text", gap: 14 + 5.4 * geometry.letter })}`;
+    ${beside(geometry, x, line, { text, side, kind: "loud late-text", gap: 14 + 5.4 * geometry.letter, back: 8, end: edgeOf(geometry, step) })}`;
 }
 
 function badge(geometry, x, line, side, text) {
@@ -258,6 +268,7 @@ function loss(geometry, step, line) {
     side: to >= from ? 1 : -1,
     kind: "loud error",
     gap: 12,
+    end: edgeOf(geometry, step),
   });
 }
 
@@ -355,7 +366,7 @@ function isNarrow(geometry) {
 function called(geometry, step, line) {
   const x = geometry.lanes.get(step.lane) ?? geometry.time;
   const kind = step.flags.includes("refusal") || step.flags.includes("violation") ? "loud error" : "call";
-  return beside(geometry, x, line, { text: callWords(step), side: callSide(geometry, x), kind });
+  return beside(geometry, x, line, { text: callWords(step), side: callSide(geometry, x), kind, end: edgeOf(geometry, step) });
 }
 
 function callWords(step) {
@@ -384,5 +395,5 @@ function struck(geometry, step, line) {
   const text = step.note || step.text;
   return html`
     <path class="bolt" transform=${`translate(${x} ${y}) scale(${unit})`} d=${BOLT} />
-    ${beside(geometry, x, line, { text, kind: "loud fault-text", gap: unit * 0.6 })}`;
+    ${beside(geometry, x, line, { text, kind: "loud fault-text", gap: unit * 0.6, end: edgeOf(geometry, step) })}`;
 }

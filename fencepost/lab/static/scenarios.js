@@ -5,6 +5,7 @@ import { html } from "lab/html.js";
 
 export function ScenarioList({ scenarios, asked, shown, choose, edit }) {
   return html`
+    <p class="hint">Each scenario is a run of a whole cluster, and shows what can go wrong there. Choose one, and press <b>▶</b> or <kbd>→</kbd>.</p>
     <ol class="scenarios" data-testid="scenario-list">
       ${asked.text !== null && html`
         <li class="open" data-testid="own-scenario">

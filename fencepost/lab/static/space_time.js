@@ -81,7 +81,7 @@ function Current({ geometry, step }) {
 
 function Parting({ geometry, step }) {
   const style = { top: `${geometry.rowOf(step) * geometry.unit}px`, fontSize: `${geometry.type}px` };
-  return html`<div class="parting-line" style=${style}><span>the runs diverge here</span></div>`;
+  return html`<div class="parting-line" style=${style}><b title="the runs diverge here">≠<span class="sr-only"> the runs diverge here</span></b></div>`;
 }
 
 function Veil({ geometry, step }) {
@@ -103,7 +103,7 @@ function Heads({ geometry, run, step, side, onParticipant }) {
 }
 
 function fitting(geometry, full, short, width) {
-  return lettersOf(full) * geometry.letter * 1.1 < width ? full : short;
+  return lettersOf(full) * geometry.letter * 1.2 < width ? full : short;
 }
 
 const SILENT = { down: "crashed", paused: "paused", ended: "finished" };

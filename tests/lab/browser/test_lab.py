@@ -274,6 +274,16 @@ def test_a_copy_with_the_title_of_a_bundled_scenario_is_told_apart(run: RunPage,
 # --- the page -----------------------------------------------------------------------------------------------
 
 
+def test_a_phone_shows_the_run_below_a_list_that_scrolls(run: RunPage, page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 700})
+    run.evaluate("window.scrollTo(0, 0)")
+    expect(page.get_by_role("heading", level=1)).to_be_in_viewport()
+    assert run.evaluate("document.documentElement.scrollWidth") == 360
+    assert run.evaluate("document.querySelector('.aside').offsetWidth") > 340
+    run.evaluate("window.scrollTo(0, document.documentElement.scrollHeight)")
+    expect(run.by("forward")).to_be_in_viewport()
+
+
 @pytest.mark.parametrize("tab", ["scenarios", "whatif", "editor", "search"])
 def test_every_tab_is_accessible(run: RunPage, tab: str) -> None:
     run.click(f"tab-{tab}")

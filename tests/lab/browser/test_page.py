@@ -293,6 +293,18 @@ def test_a_text_is_cut_where_it_has_no_room_and_never_within_a_sign(page: Page, 
     assert cut == family * cut.count(family) + "…"
 
 
+def test_what_became_of_a_lost_message_may_reach_across_the_logs(run: RunPage) -> None:
+    last = max(flagged(late(), "lost"))
+    run.evaluate(f"location.hash = 'step={last}'")
+    run.is_at(last)
+    lost = run.page.locator(".picture text", has_text="LOST").last
+    expect(lost).to_contain_text("nobody waits for it")
+    box, sheet = lost.bounding_box(), run.by("panel-space-time").bounding_box()
+    assert box is not None
+    assert sheet is not None
+    assert box["x"] + box["width"] <= sheet["x"] + sheet["width"]
+
+
 @pytest.mark.parametrize("lane", ["p", "reader"])
 def test_a_broken_rule_stands_beside_the_words_of_its_row(page: Page, tmp_path: Path, lane: str) -> None:
     document = cast("dict[str, Any]", {**late()})
