@@ -51,6 +51,7 @@ export class Geometry {
     this.log = log;
     this.lanesEnd = barsFrom;
     this.width = logsFrom + log * logs;
+    this.edge = Math.max(barsFrom, Math.min(width, this.width)); // what is beyond comes into sight by scrolling
     const across = (names, from, wide) => new Map(names.map((name, place) => [name, from + wide * place]));
     this.lanes = new Map(
       participants.map(({ name }, place) => [name, this.time + lane * spread(place, lanes)]),

@@ -218,7 +218,7 @@ function beside(geometry, x, line, { text, side = 1, kind = "", gap = 8, back = 
 
 // How far words may reach that matter more than the columns at the right, where a broken rule is named.
 function edgeOf(geometry, step) {
-  return step.flags.includes("violation") ? geometry.lanesEnd : geometry.width;
+  return step.flags.includes("violation") ? geometry.lanesEnd : geometry.edge;
 }
 
 function departure(geometry, step, line) {

@@ -274,6 +274,12 @@ def test_a_copy_with_the_title_of_a_bundled_scenario_is_told_apart(run: RunPage,
 # --- the page -----------------------------------------------------------------------------------------------
 
 
+def test_a_printed_lab_shows_the_run_alone(run: RunPage, page: Page) -> None:
+    page.emulate_media(media="print")
+    expect(page.get_by_role("heading", level=1)).to_be_in_viewport()
+    expect(page.locator(".aside")).to_be_hidden()
+
+
 def test_a_phone_shows_the_run_below_a_list_that_scrolls(run: RunPage, page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 700})
     run.evaluate("window.scrollTo(0, 0)")
