@@ -16,6 +16,7 @@ import pytest
 from rich.cells import cell_len
 
 from fencepost.protocol.terms import TransactionState
+from fencepost.simulator.draw.canvas import CHARACTER_WIDTH, TYPE_SIZE, fitted, width_of
 from fencepost.simulator.draw.fates import BatchFate, follow, note, read_logs, shortened, timed_sentence
 from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.draw.text import space_time
@@ -155,6 +156,16 @@ def test_every_event_is_in_the_table(history: History, width: int) -> None:
 )
 def test_a_text_is_shortened_by_its_letters_and_its_width(text: str, short: str) -> None:
     assert shortened(text, 4) == short
+
+
+def test_a_box_is_as_wide_as_its_text() -> None:
+    """A letter of Chinese fills a square; an emoji takes a little more, as two others do."""
+    assert width_of("日本語") == 3 * TYPE_SIZE
+    assert width_of("a日") == CHARACTER_WIDTH + TYPE_SIZE
+    assert width_of("\U0001f600") == 2 * CHARACTER_WIDTH
+    assert fitted("日本語", 3 * TYPE_SIZE) == "日本語"
+    assert fitted("日本語", 3 * TYPE_SIZE - 1) == "日本…"
+    assert fitted("abc", 0) == "…"
 
 
 def test_nothing_in_a_table_can_drive_a_terminal() -> None:

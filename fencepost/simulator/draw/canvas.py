@@ -9,18 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from math import hypot
+from unicodedata import category, east_asian_width
 from xml.sax.saxutils import escape, quoteattr
 
 from rich.cells import cell_len
 
-CHARACTER_WIDTH = 6.7  # of the 11 px monospaced type below, in the widest of its usual fonts
+TYPE_SIZE = 11  # px
+CHARACTER_WIDTH = 6.7  # of this monospaced type, in the widest of its usual fonts
 # Okabe and Ito's, its yellow darker
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b58900", "#56b4e9")
 
 # What XML 1.0 forbids even when escaped: a record's bytes may hold it.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
+# Without geometricPrecision some browsers round the width of each letter up to a whole pixel.
 STYLE = """
+text{text-rendering:geometricPrecision}
 text{font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#1c2128}
 .halo{paint-order:stroke;stroke:#fff;stroke-width:4px;stroke-linejoin:round}
 .title{font-size:14px;font-weight:bold}.name{font-size:12px;font-weight:bold}
@@ -82,10 +86,21 @@ def words(text: str) -> str:
 
 
 def width_of(text: str) -> float:
-    """The width of a label in pixels, a little too large rather than too small; a letter of Chinese is as
-    wide as two of others.
+    """The width of a label in pixels, a little too large rather than too small. A letter of Chinese fills a
+    square; an emoji, which is a symbol, is a little wider, as two other letters are.
     """
-    return cell_len(text) * CHARACTER_WIDTH
+    squares = sum(east_asian_width(sign) in "FW" and category(sign) != "So" for sign in text)
+    return (cell_len(text) - 2 * squares) * CHARACTER_WIDTH + squares * TYPE_SIZE
+
+
+def fitted(text: str, room: float) -> str:
+    """As much of a text as fits into so many pixels, with an ellipsis for the rest."""
+    kept = text[: int(2 * room / TYPE_SIZE)]  # nothing with a width is narrower than half a square
+    if kept == text and width_of(text) <= room:
+        return text
+    while kept and width_of(f"{kept}…") > room:
+        kept = kept[:-1]
+    return f"{kept}…"
 
 
 def label(x: float, y: float, text: str, *, kind: str = "halo", anchor: str = "start") -> str:

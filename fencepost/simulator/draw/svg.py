@@ -18,12 +18,12 @@ from itertools import pairwise
 
 from fencepost.protocol.terms import TransactionState
 from fencepost.simulator.draw.canvas import (
-    CHARACTER_WIDTH,
     PALETTE,
     STYLE,
     bolt,
     box,
     cross,
+    fitted,
     head,
     label,
     line,
@@ -210,7 +210,7 @@ def _marks(scene: Scene, place: int, event: Event) -> list[str]:
         case Called(participant=lane):
             x = scene.lanes[lane]
             room = 2 * min(x - scene.time_width, scene.lanes_end - x) - 18
-            return [pill(x, y, shortened(event.label, int(room / CHARACTER_WIDTH)))]
+            return [pill(x, y, fitted(event.label, room))]
         case Struck():
             return _fault(scene, event, y)
         case Coordinated():
@@ -377,7 +377,7 @@ def _fault(scene: Scene, event: Struck, y: float) -> list[str]:
     x = scene.lanes.get(event.participant, scene.time_width + 20)
     if event.number in scene.paths and not event.participant:
         x = scene.paths[event.number].x_at(y)
-    text = shortened(note(event, scene.messages), int((scene.width - x - 30) / CHARACTER_WIDTH))
+    text = fitted(note(event, scene.messages), scene.width - x - 30)
     return [pill(x + 14 + width_of(text) / 2, y, text, text_kind="loud"), bolt(x, y)]
 
 
@@ -412,7 +412,7 @@ def _room(scene: Scene, x: float, side: int) -> float:
 
 
 def _fitted(scene: Scene, x: float, side: int, text: str) -> str:
-    return shortened(text, int(_room(scene, x, side) / CHARACTER_WIDTH))
+    return fitted(text, _room(scene, x, side))
 
 
 def _arrival(scene: Scene, message: DrawnMessage, y: float) -> list[str]:
