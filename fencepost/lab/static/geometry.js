@@ -43,7 +43,7 @@ export class Geometry {
           Math.min(230 * scale, (0.28 * room) / logs),
         )
       : 0;
-    const bar = bars ? Math.max(TRANSACTION * scale, Math.min(15 * this.letter, (0.16 * room) / bars)) : 0;
+    const bar = bars ? Math.max(TRANSACTION * scale, Math.min(22 * this.letter, (0.16 * room) / bars)) : 0;
     const lane = Math.max(LANE * scale, (room - log * logs - bar * bars) / lanes);
     const [barsFrom, logsFrom] = [this.time + lane * lanes, this.time + lane * lanes + bar * bars];
     this.lane = lane;

@@ -98,7 +98,7 @@ function stateWords(geometry, value) {
   const words = `${spaced(value.state)} ${value.producer}/${value.epoch}`;
   return isNarrow(geometry)
     ? value.state[0]
-    : shortened(words, Math.floor(geometry.bar / geometry.letter) - 1);
+    : shortened(words, (geometry.bar - geometry.unit * 0.45 - 8) / geometry.letter);
 }
 
 // --- messages -----------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ function departure(geometry, step, line) {
   const lifted = line - 0.24;
   return html`
     <circle class="dot" cx=${x} cy=${(line + 0.5) * geometry.unit} r=${geometry.unit * 0.15} />
-    ${beside(geometry, x, lifted, { text: step.note, side, kind: `${loud ? "loud" : ""} ${message.error ? "error" : ""}` })}`;
+    ${beside(geometry, x, lifted, { text: step.note, side, kind: `${loud ? "loud" : ""} ${message.error ? "error" : ""}`, end: message.error ? edgeOf(geometry, step) : geometry.lanesEnd })}`;
 }
 
 function arrival(geometry, step, line) {
