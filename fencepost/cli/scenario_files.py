@@ -5,6 +5,7 @@ Rule: a path that exists is always that path; only then a word is the name of a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -109,12 +110,17 @@ def name_of(path: Path) -> str:
 
 
 def chosen(paths: Iterable[Path], variant: str | None) -> list[list[Chosen]]:
-    """For each file its runs, or those that `variant` selects: a number from 1, or part of the title."""
+    """For each file its runs, or those that `variant` selects: a number from 1, or part of the title. Where
+    two files have scenarios of one name, their names say the file as well.
+    """
     from fencepost.simulator.scenarios.model import variants
 
+    scenarios = [(path, read(path)) for path in paths]
+    names = Counter(name for _, name in {(path, scenario.name) for path, scenario in scenarios})
     found: list[list[Chosen]] = []
-    for path in paths:
-        scenario = read(path)
+    for path, scenario in scenarios:
+        if names[scenario.name] > 1:
+            scenario = attrs.evolve(scenario, name=f"{scenario.name} [{name_of(path)}]")
         every, wanted = variants(scenario), variants(scenario, variant)
         if not wanted:
             raise _no_variant(path, every, str(variant))

@@ -55,6 +55,16 @@ def test_every_run_is_told_and_counted(capsys: Output, story: Path) -> None:
     assert "2 of 2 runs of one scenario met the expectations" in out
 
 
+def test_two_scenarios_of_one_name_are_told_apart(capsys: Output, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(bundled_scenarios()["late_marker"].read_text(encoding="utf-8"))
+    assert run(["run", str(mine), "late_marker", "late_marker", "zombie_fencing"]) == 0
+    out = capsys.readouterr().out
+    assert f"pass  late marker [{mine}]  (" in out
+    assert out.count("pass  late marker [late_marker]  (") == 2
+    assert "pass  zombie fencing  (" in out
+
+
 def test_json_ends_with_the_counts(capsys: Output, story: Path) -> None:
     assert run(["run", str(story), "--json"]) == 0
     first, _, last = json_lines(capsys.readouterr().out)
@@ -106,18 +116,15 @@ def test_many_stories_are_a_line_each(capsys: Output, story: Path) -> None:
 
 def test_what_fails_is_told_in_full_and_again_at_the_end(capsys: Output, story: Path) -> None:
     other = story.with_name("other.toml")
-    other.write_text(STORY.replace('sync = "all"', 'sync = "all", visible = { "t-0" = ["b"] }'))
+    story_of_its_own = STORY.replace('"lost acknowledgement"', '"other"')
+    other.write_text(story_of_its_own.replace('sync = "all"', 'sync = "all", visible = { "t-0" = ["b"] }'))
     assert run(["run", str(story), str(other), str(story)]) == 1
     *lines, again, summary = capsys.readouterr().out.splitlines()
     problem = "t-0 shows [a] to read_committed, not [b]"
-    assert lines[:3] == [
-        "pass  lost acknowledgement  (2 runs)",
-        "FAIL  lost acknowledgement (sync all)",
-        f"      {problem}",
-    ]
+    assert lines[:3] == ["pass  lost acknowledgement  (2 runs)", "FAIL  other (sync all)", f"      {problem}"]
     assert f"      show:     fencepost run {other} --variant 2 --text" in lines
-    assert lines[-2:] == ["pass  lost acknowledgement  (1 of 2 runs)", "pass  lost acknowledgement  (2 runs)"]
-    assert again == f"FAIL  lost acknowledgement (sync all): {problem}"
+    assert lines[-2:] == ["pass  other  (1 of 2 runs)", "pass  lost acknowledgement  (2 runs)"]
+    assert again == f"FAIL  other (sync all): {problem}"
     assert summary.startswith("5 of 6 runs of 3 scenarios met the expectations")
 
 
