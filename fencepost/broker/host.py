@@ -675,6 +675,7 @@ class Host:
         self.upkeep.forget(key)
         self.held.pop(key, None)
         self.changed.pop(key, None)
+        self.written.pop(key, None)
         self.unsynced.discard(key)
         if self.directory.has(key):
             self._delete(key, removed.topic_id)
