@@ -13,6 +13,7 @@ does not change.
 
 from __future__ import annotations
 
+from fencepost.broker.cluster.handlers import shorten_log
 from fencepost.broker.contract import CleanLog, ExpireLog
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.leader_log import LeaderLog
@@ -39,6 +40,7 @@ def expire_logs(node: Node, now: int) -> None:
 
 def clean_logs(node: Node, now: int) -> None:
     """Let the host compact what is dirty."""
+    shorten_log(node, now)
     for log in node.logs.values():
         config = node.log_config(log.partition.key.topic)
         if config.is_compacted:

@@ -118,6 +118,7 @@ class NodeSettings:
     # Not Kafka's: after this many bytes in coordinators' logs, they are compacted before the backoff is over.
     # This bounds what a start reads, however many transactions there were.
     coordinator_logs_dirty_bytes_max: int = 1 << 20
+    metadata_records_between_snapshots: int = 3_000
     reelection_backoff_ms: int = 1_000  # a disk that failed gets this long before its log is read again
     controller_quorum_retry_backoff_ms: int = 20  # controller.quorum.retry.backoff.ms
     metadata_max_wait_ms: int = 500  # KafkaRaftClient.MAX_FETCH_WAIT_MS: how long a metadata Fetch is parked
@@ -187,7 +188,7 @@ class NodeSettings:
 
     @cached_property
     def internal_log_configs(self) -> Mapping[str, LogConfig]:
-        """How logs of internal topics are kept. `__cluster_metadata` is never cleaned."""
+        """How logs of internal topics are kept. For `__cluster_metadata`, see cluster/controller.py."""
         compacted = attrs.evolve(
             self.log_config,
             cleanup_policy=(COMPACT,),

@@ -77,7 +77,7 @@ class Internals:
         for record in read_kraft_records(data, batch.header):
             if record.leader_id is not None and record.topic_id is not None and not self.is_kafka:
                 self._judge_leader(batch, record.topic_id, record)
-            self.cluster.take(record, batch.header.max_timestamp)
+            self.cluster.take(record)
 
     def _judge_leader(self, batch: ScannedBatch, topic_id: bytes, record: KraftRecord) -> None:
         topic, epoch = self.cluster.topics.get(topic_id), record.leader_epoch

@@ -357,6 +357,7 @@ def facts_of_cluster(batch: StoredBatch) -> Iterator[Fact]:
     if _is_of_kafka(batch.file.parent.parent):
         for kraft in read_kraft_records(batch.data, batch.header):
             fields = kraft._asdict()
+            del fields["written_ms"]  # as its batch
             what = {"kind": "cluster", "offset": batch.header.base_offset, "what": fields.pop("kind")}
             yield what | {name: _shown(value) for name, value in fields.items() if value is not None}
         return

@@ -51,6 +51,8 @@ class CleaningRules:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     delete_retention_ms: int
+    until: int | None = None
+    """The batch that begins here says all that those before it say. They go together; others stay whole."""
     is_deleted: bool = False
     """Whether retention deletes the oldest segments, too."""
 
@@ -64,6 +66,8 @@ def plan_cleaning(journal: Journal, rules: CleaningRules) -> Cleaning | None:
     segments = list(_cleanable(journal, rules))
     dirty = [segment for segment in segments if segment.end_offset > journal.first_dirty_offset]
     if not dirty:
+        return None
+    if rules.until is not None and not _reach(segments, rules.until):
         return None
     ratio = sum(segment.size for segment in dirty) / sum(segment.size for segment in segments)
     is_overdue = 0 <= dirty[0].first_timestamp < rules.now - rules.max_compaction_lag_ms
@@ -86,6 +90,12 @@ def _cleanable(journal: Journal, rules: CleaningRules) -> Iterator[Segment]:
             yield segment
 
 
+def _reach(segments: Sequence[Segment], until: int) -> bool:
+    """Whether one segment can replace these up to the one that holds `until`."""
+    end = segments[-1].end_offset
+    return until < end <= segments[0].base_offset + INT32_MAX
+
+
 class Cleaning:
     """One pass over a log. Call `work` in any thread and `finish` in that of the journal, in turn, until
     `work` returns False.
@@ -95,7 +105,7 @@ class Cleaning:
         self.journal = journal
         self.is_cancelled = False
         self._rules = rules
-        end = segments[-1].end_offset
+        end = segments[-1].end_offset if rules.until is None else rules.until
         self._aborted = journal.aborted_between(segments[0].base_offset, upper=end)
         self._survey = Survey(
             first_dirty=journal.first_dirty_offset, end=end, aborted=self._aborted, producers=rules.producers
@@ -184,12 +194,18 @@ class Cleaning:
         """The batches of the next segments, as long as what is left of them fits into one. Notes in `group`
         the segments, and in `read` the checksums of the batches.
         """
-        while self._left and (not group or self._fits(self._left[0], made)):
+        while self._left and (
+            not group or self._is_together(self._left[0]) or self._fits(self._left[0], made)
+        ):
             segment = self._left.popleft()
             group.append(segment)
             for header, batch in self._batches(segment):
                 read.append(header.crc)
                 yield header, batch
+
+    def _is_together(self, segment: Segment) -> bool:
+        # A log in which only some of these were replaced would say something else.
+        return self._rules.until is not None and segment.base_offset <= self._rules.until
 
     def _fits(self, segment: Segment, made: Segment) -> bool:
         # A full segment is a little larger than the limit, and little may be left of it.

@@ -203,7 +203,7 @@ def _apply(
             for _, header, batch in walk_batches(file, 0, size):
                 if header.base_offset >= from_offset:
                     for record in () if header.is_control else read_kraft_records(batch, header):
-                        cluster.take(record, header.max_timestamp)
+                        cluster.take(record)
                     end = header.next_offset
     except ProtocolViolation as problem:
         if not may_be_torn:

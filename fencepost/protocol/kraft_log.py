@@ -19,16 +19,18 @@ import attrs
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.metadata_log import (
     FRAME_VERSION,
+    NO_OP_RECORD,
     PARTITION_CHANGE_RECORD,
     PARTITION_RECORD,
     PRODUCER_IDS_RECORD,
     REMOVE_TOPIC_RECORD,
     TAG_LEADER,
     TAG_LEADER_EPOCH,
+    TAG_SNAPSHOT,
     TOPIC_RECORD,
 )
 from fencepost.protocol.primitives import INT32, Fields
-from fencepost.protocol.records import read_keys_and_values
+from fencepost.protocol.records import read_internal_records
 from fencepost.protocol.terms import NO_LEADER_EPOCH, TopicPartition
 
 _TAG_REPLICAS: Final = 2  # of a PartitionChangeRecord
@@ -53,6 +55,7 @@ class KraftRecord(NamedTuple):
 
     kind: str
     version: int
+    written_ms: int
     topic: str | None = None
     topic_id: bytes | None = None
     partition: int | None = None
@@ -63,20 +66,25 @@ class KraftRecord(NamedTuple):
     leader_epoch: int | None = None
     """In a record that creates the partition, and in Fencepost's records of another leader."""
     next_producer_id: int | None = None
+    is_snapshot: bool | None = None
+    """Whether it begins a snapshot within Fencepost's log: only what follows counts."""
 
 
 def read_kraft_records(batch: Buffer, header: BatchHeader) -> Iterator[KraftRecord]:
     """The records of a data batch of `__cluster_metadata`, or of one of its snapshots; ProtocolViolation when
     one is malformed.
     """
-    for _, value in read_keys_and_values(batch, header):
-        fields = Fields(value or b"", name="cluster metadata record")
+    for entry in read_internal_records(batch, header):
+        fields = Fields(entry.value or b"", name="cluster metadata record")
         frame_version = fields.unsigned_varint()
         if frame_version != FRAME_VERSION:
             fields.fail(f"frame version {frame_version} is unknown")
         key, version = fields.unsigned_varint(), fields.unsigned_varint()
         kind = KINDS.get(key, f"record of kind {key}")
-        yield KraftRecord(kind, version)._replace(**_READERS[key](fields) if key in _READERS else {})
+        written_ms = header.base_timestamp + entry.timestamp_delta
+        yield KraftRecord(kind, version, written_ms)._replace(
+            **_READERS[key](fields) if key in _READERS else {}
+        )
 
 
 def _read_topic(fields: Fields) -> dict[str, object]:
@@ -124,12 +132,17 @@ def _read_producer_ids(fields: Fields) -> dict[str, object]:
     return {"next_producer_id": fields.int64()}
 
 
+def _read_no_op(fields: Fields) -> dict[str, object]:
+    return {"is_snapshot": True} if TAG_SNAPSHOT in fields.tagged_fields() else {}
+
+
 _READERS: Final = {
     TOPIC_RECORD: _read_topic,
     PARTITION_RECORD: _read_partition,
     PARTITION_CHANGE_RECORD: _read_partition_change,
     REMOVE_TOPIC_RECORD: _read_removed_topic,
     PRODUCER_IDS_RECORD: _read_producer_ids,
+    NO_OP_RECORD: _read_no_op,
 }
 
 
@@ -178,15 +191,20 @@ class KraftCluster:
         topic = self.named.get(where.topic)
         return None if topic is None else topic.partitions.get(where.partition)
 
-    def take(self, record: KraftRecord, written_ms: int) -> None:
-        """Take the next record into account, of a batch of this time."""
+    def take(self, record: KraftRecord) -> None:
+        """Take the next record into account."""
         self.is_known = True
+        if record.is_snapshot:
+            self.topics.clear()
+            self.named.clear()
         if record.next_producer_id is not None:
             self.next_producer_id = record.next_producer_id
         if record.topic_id is None:
             return
         if record.topic is not None:
-            self.topics[record.topic_id] = self.named[record.topic] = KraftTopic(record.topic, written_ms)
+            self.topics[record.topic_id] = self.named[record.topic] = KraftTopic(
+                record.topic, record.written_ms
+            )
             return
         topic = self.topics.get(record.topic_id)
         if topic is None:

@@ -14,6 +14,10 @@ Rule: a record is frame version 1, API key and version as unsigned varints, then
 #
 # A new topic's records are in one batch: a node sees it with its partitions or not at all. Schemas are
 # those of KRaft, so Kafka's own tools (kafka-dump-log --cluster-metadata-decoder) can print the log.
+#
+# Now and then a batch is a snapshot: it says the whole state, and its first record says so (ClusterSnapshot).
+# A reader starts from nothing with it. So what is before a snapshot can be removed, and with it what is left
+# of deleted topics. Kafka writes snapshots into files of their own.
 
 from __future__ import annotations
 
@@ -37,13 +41,14 @@ from fencepost.protocol.primitives import (
     put_tagged_fields,
     put_unsigned_varint,
 )
-from fencepost.protocol.records import read_keys_and_values
-from fencepost.protocol.terms import NO_LEADER_EPOCH
+from fencepost.protocol.records import read_internal_records
+from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_TIMESTAMP
 
 _LEADERSHIP = struct.Struct(">iii")  # leader, leader epoch, partition epoch
 _PRODUCER_IDS = struct.Struct(">iqq")  # node, its epoch, next producer id
 _BROKER = struct.Struct(">i16sq")  # node, id of its incarnation, its epoch
 _PORT = struct.Struct(">Hh")  # port, security protocol
+_SNAPSHOT = struct.Struct(">qiq")  # offset, leader epoch, topic number
 
 FRAME_VERSION: Final = 1
 _RECORD_VERSION: Final = 0  # the first version of each says all that a cluster without replicas needs
@@ -54,11 +59,14 @@ CONFIG_RECORD: Final = 4
 PARTITION_CHANGE_RECORD: Final = 5
 REMOVE_TOPIC_RECORD: Final = 9
 PRODUCER_IDS_RECORD: Final = 15
+NO_OP_RECORD: Final = 20
 
 TAG_LEADER: Final = 1
 # PartitionChangeRecord names no leader epoch: Kafka increments it. Here it is written, too, under a tag that
 # Kafka's readers skip, so that one record is complete.
 TAG_LEADER_EPOCH: Final = 1_000
+# A snapshot begins with a record that does nothing in Kafka, and says under this tag what it is.
+TAG_SNAPSHOT: Final = 1_000
 _NO_LEADER_CHANGE: Final = -2
 _TOPIC_RESOURCE: Final = 2  # ConfigResource.Type.TOPIC
 # Kafka refuses requests of an earlier incarnation by it; here a late one only wastes a block of ids.
@@ -97,10 +105,11 @@ def _check_topic_id(_record: object, _field: object, topic_id: bytes) -> None:
 
 @attrs.frozen
 class TopicCreated:
-    """TopicRecord: a name and its 16-byte id."""
+    """TopicRecord: a name and its 16-byte id. The record's timestamp (ms) says when, also in a snapshot."""
 
     topic: str
     topic_id: bytes = attrs.field(kw_only=True, validator=_check_topic_id)
+    created_ms: int = attrs.field(kw_only=True)
 
 
 @attrs.frozen
@@ -157,15 +166,37 @@ class BrokerRegistered:
     port: int = attrs.field(kw_only=True)
 
 
+@attrs.frozen
+class ClusterSnapshot:
+    """The first record of a snapshot: the others in its batch are the whole state of the cluster."""
+
+    offset: int
+    """Its own."""
+    leader_epoch: int = attrs.field(kw_only=True)
+    """The largest that a partition of a deleted topic had; -1 without any."""
+    topic_number: int = attrs.field(kw_only=True)
+    """The largest that a topic had. Topics up to this number that the snapshot does not name are deleted."""
+
+
 ClusterRecord = (
     TopicCreated | TopicRemoved | TopicConfigured | PartitionCreated | LeaderChanged | ProducerIdsAllocated
-    | BrokerRegistered
+    | BrokerRegistered | ClusterSnapshot
 )  # fmt: skip
 
 
 def cluster_batch(records: Sequence[ClusterRecord], *, timestamp: int) -> bytearray:
     """One batch of `__cluster_metadata`; values only, as KRaft writes them."""
-    return build_kafka_batch([KafkaRecord(None, _value(record)) for record in records], timestamp=timestamp)
+    return build_kafka_batch(
+        [
+            KafkaRecord(
+                None,
+                _value(record),
+                timestamp_delta=record.created_ms - timestamp if isinstance(record, TopicCreated) else 0,
+            )
+            for record in records
+        ],
+        timestamp=timestamp,
+    )
 
 
 def _value(record: ClusterRecord) -> bytes:
@@ -200,6 +231,9 @@ def _content(record: ClusterRecord) -> tuple[int, bytes, list[tuple[int, bytes]]
             return PRODUCER_IDS_RECORD, content, []
         case BrokerRegistered():
             return REGISTER_BROKER_RECORD, _broker_content(record), []
+        case ClusterSnapshot(offset, leader_epoch=leader_epoch, topic_number=topic_number):
+            tag = TAG_SNAPSHOT, _SNAPSHOT.pack(offset, leader_epoch, topic_number)
+            return NO_OP_RECORD, b"", [tag]
 
 
 def _config_content(record: TopicConfigured) -> bytes:
@@ -236,10 +270,12 @@ def _broker_content(record: BrokerRegistered) -> bytes:
 def read_cluster_records(batch: Buffer, header: BatchHeader) -> list[ClusterRecord]:
     """The records in a batch of `__cluster_metadata`; ProtocolViolation when a known kind is malformed."""
     found: list[ClusterRecord] = []
-    for _, value in read_keys_and_values(batch, header):
-        if value is None:
+    for entry in read_internal_records(batch, header):
+        if entry.value is None:
             raise ProtocolViolation("a record of cluster metadata has no value")
-        record = _read(Fields(value, name="cluster metadata record"))
+        record = _read(Fields(entry.value, name="cluster metadata record"))
+        if isinstance(record, TopicCreated):
+            record = attrs.evolve(record, created_ms=header.base_timestamp + entry.timestamp_delta)
         if record is not None:
             found.append(record)
     return found
@@ -265,7 +301,7 @@ def _read(fields: Fields) -> ClusterRecord | None:
 def _read_topic(fields: Fields) -> ClusterRecord:
     topic, topic_id = fields.compact_string(), fields.uuid()
     fields.tagged_fields()
-    return TopicCreated(topic, topic_id=topic_id)
+    return TopicCreated(topic, topic_id=topic_id, created_ms=NO_TIMESTAMP)  # its timestamp is not in here
 
 
 def _read_config(fields: Fields) -> ClusterRecord | None:
@@ -336,6 +372,16 @@ def _read_endpoint(fields: Fields) -> tuple[str, int]:
     return host, port
 
 
+def _read_no_op(fields: Fields) -> ClusterRecord | None:
+    tags = fields.tagged_fields()
+    if TAG_SNAPSHOT not in tags:
+        return None
+    content = Fields(tags[TAG_SNAPSHOT], name="snapshot of cluster metadata")
+    offset, leader_epoch, topic_number = content.fixed(_SNAPSHOT)
+    content.finish()
+    return ClusterSnapshot(offset, leader_epoch=leader_epoch, topic_number=topic_number)
+
+
 _READERS: Final[dict[int, Callable[[Fields], ClusterRecord | None]]] = {
     TOPIC_RECORD: _read_topic,
     CONFIG_RECORD: _read_config,
@@ -344,4 +390,5 @@ _READERS: Final[dict[int, Callable[[Fields], ClusterRecord | None]]] = {
     REMOVE_TOPIC_RECORD: _read_removed_topic,
     PRODUCER_IDS_RECORD: _read_producer_ids,
     REGISTER_BROKER_RECORD: _read_broker,
+    NO_OP_RECORD: _read_no_op,
 }

@@ -49,7 +49,13 @@ from fencepost.protocol.column_entries import ARRAY_LENGTH_SIZES, NIL, array_len
 from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, Compression, compress, decompress
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_columns import read_kafka_columns
-from fencepost.protocol.kafka_records import Header, RecordHeaders, only_record, read_kafka_records
+from fencepost.protocol.kafka_records import (
+    Header,
+    KafkaRecord,
+    RecordHeaders,
+    only_record,
+    read_kafka_records,
+)
 from fencepost.protocol.plain_records import PLAIN_TIME_DELTA_MAX, are_plain, read_deltas
 from fencepost.protocol.terms import INT64_MAX, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
@@ -289,12 +295,21 @@ def has_null_key(payload: Buffer, header: BatchHeader) -> bool:
 
 def read_keys_and_values(batch: Buffer, header: BatchHeader) -> list[tuple[bytes | None, bytes | None]]:
     """Keys and values of a batch of an internal topic, which must be magic 2; else ProtocolViolation."""
-    if header.magic != MAGIC_KAFKA:
-        raise ProtocolViolation("a batch of an internal topic must hold Kafka's own records (magic 2)")
-    payload = bytes(payload_of(batch, header))
+    payload = _kafka_payload(batch, header)
     if header.record_count == 1 and (only := only_record(payload)) is not None:
         return [only]
     return [(key, value) for key, value, *_ in read_kafka_records(payload, header.record_count)]
+
+
+def read_internal_records(batch: Buffer, header: BatchHeader) -> list[KafkaRecord]:
+    """The whole records of such a batch."""
+    return read_kafka_records(_kafka_payload(batch, header), header.record_count)
+
+
+def _kafka_payload(batch: Buffer, header: BatchHeader) -> bytes:
+    if header.magic != MAGIC_KAFKA:
+        raise ProtocolViolation("a batch of an internal topic must hold Kafka's own records (magic 2)")
+    return bytes(payload_of(batch, header))
 
 
 def payload_of(

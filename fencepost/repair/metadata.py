@@ -18,6 +18,7 @@ from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.metadata_log import (
     BrokerRegistered,
     ClusterRecord,
+    ClusterSnapshot,
     LeaderChanged,
     PartitionCreated,
     ProducerIdsAllocated,
@@ -67,6 +68,9 @@ class Cluster:
     def take(self, record: ClusterRecord) -> bool:
         """Apply a record; False if the topic that it is about is not known."""
         match record:
+            case ClusterSnapshot():
+                self.names.clear()
+                self.leaders.clear()
             case TopicCreated(topic, topic_id=topic_id):
                 self.names[topic_id] = topic
             case TopicConfigured():
@@ -168,7 +172,11 @@ def adopted(
         settings.append(TopicConfigured(topic, name="retention.ms", value="-1"))
         if is_compacted:
             settings.append(TopicConfigured(topic, name="cleanup.policy", value="compact"))
-    records: list[ClusterRecord] = [TopicCreated(topic, topic_id=topic_id), *settings, *partitions]
+    records: list[ClusterRecord] = [
+        TopicCreated(topic, topic_id=topic_id, created_ms=0),
+        *settings,
+        *partitions,
+    ]
     for record in records:
         cluster.take(record)
     return records

@@ -45,7 +45,9 @@ class LoneCoordinator:
     def __attrs_post_init__(self) -> None:
         self.node = node = Node(NodeSettings(node_id=1, transaction_state_log_num_partitions=1))
         for number, topic in enumerate((LOG.topic, A.topic, B.topic), 1):
-            node.cluster.topics[topic] = Topic(topic, bytes([number]) * 16, {0: Leader(number, 0)})
+            node.cluster.topics[topic] = Topic(
+                topic, bytes([number]) * 16, {0: Leader(number, 0)}, created_ms=0
+            )
         node.producer_ids.next_id, node.producer_ids.end = PRODUCER_ID, PRODUCER_ID + 1_000
         self.offer(BecomeLeader(partition=LOG, leader_epoch=0))
         self.init(ID)

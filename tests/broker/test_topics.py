@@ -215,21 +215,6 @@ def test_a_topic_is_tried_and_not_created() -> None:
     assert "new" not in story.host.node.cluster.topics
 
 
-def test_a_partition_that_a_node_has_not_read_of_yet_is_not_gone() -> None:
-    """Its marker must wait: a coordinator that gives it up leaves a transaction open forever."""
-    story = Story()
-    assert created(story, "small", 2) is ErrorCode.NONE
-    cluster, first, later = story.host.node.cluster, TopicPartition("small", 1), TopicPartition("small", 2)
-    assert not cluster.is_gone(later)
-    assert deleted(story, "small") == [ErrorCode.NONE]
-    assert cluster.is_gone(first)
-    assert not cluster.is_gone(later)
-    assert created(story, "small", 1) is ErrorCode.NONE
-    assert cluster.is_gone(first)
-    assert grown(story, ("small", 2)) == [ErrorCode.NONE]
-    assert not cluster.is_gone(first)
-
-
 def test_each_topic_of_a_request_has_its_own_answer() -> None:
     story = Story()
     wanted = ("new", "orders", "new", "bad name")

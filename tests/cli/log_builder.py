@@ -91,6 +91,6 @@ def build_story(data: Path) -> Path:
     write_partition(
         data,
         "__cluster_metadata-0",
-        [cluster_batch([TopicCreated("orders", topic_id=b"i" * 16)], timestamp=NOW)],
+        [cluster_batch([TopicCreated("orders", topic_id=b"i" * 16, created_ms=NOW)], timestamp=NOW)],
     )
     return data

@@ -287,6 +287,56 @@ def test_a_crash_at_any_step_leaves_a_log_that_says_the_same(seed: int) -> None:
     assert damages == [], "check and repair know what a crash leaves"
 
 
+def unkeyed(storage: Storage, *, batches: int = 12) -> Journal:
+    """A log of records without keys, one batch in each segment."""
+    journal = opened(storage)
+    for number in range(batches):
+        batch = build_data_batch([b"%d" % number], base_timestamp=number)
+        journal.append(batch, place(batch, base_offset=number, leader_epoch=0), leader_epoch=0)
+        journal.roll([])
+    journal.sync()
+    return journal
+
+
+def test_what_a_batch_says_again_goes_up_to_this_batch_and_no_further() -> None:
+    journal = unkeyed(MemoryStorage())
+    before = content(journal)
+    run(plan_cleaning(journal, attrs.evolve(RULES, until=7)))
+    covering, *kept = content(journal).batches
+    assert covering[0].is_covering
+    assert kept == before.batches[7:]
+
+
+@pytest.mark.parametrize("until", [12, 13])
+def test_nothing_goes_if_the_batch_that_says_it_again_is_not_in_a_full_segment(until: int) -> None:
+    journal = unkeyed(MemoryStorage())
+    assert plan_cleaning(journal, attrs.evolve(RULES, until=until)) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crash_leaves_all_that_is_said_again_or_nothing_of_it(seed: int) -> None:
+    outcomes, steps, is_over = set[bool](), 0, False
+    while not is_over:
+        disk = Mortal(keeps(seed))
+        disk.breaks = lambda _operation, _path: disk.lives() is not None  # noqa: B023 one disk at a time
+        journal = unkeyed(disk)
+        before = content(journal).batches
+        disk.left, steps = steps, steps + 1
+        try:
+            run(plan_cleaning(journal, attrs.evolve(RULES, until=7)))
+            journal.sync()
+            is_over = True
+        except Died:
+            disk.kill() if seed == 2 else disk.lose_power()
+        disk.left = 1 << 40
+        found = content(journal if is_over else opened(disk)).batches
+        is_cleaned = found[0][0].is_covering
+        assert (found[1:] == before[7:]) if is_cleaned else (found == before)
+        outcomes.add(is_cleaned)
+    assert outcomes == {False, True}
+    assert steps > 20
+
+
 def damages_in(disk: Storage) -> list[str]:
     """What a check of the log, and a repair, take for damage. The snapshots here were never true, and no
     coordinator decided anything.

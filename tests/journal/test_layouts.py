@@ -51,7 +51,7 @@ def metadata_log(*batches: bytes, base_offset: int = 0) -> bytes:
 
 def created(*, replicas: int = 1) -> list[bytes]:
     """Topic `orders` with two partitions."""
-    batches = [bytes(cluster_batch([TopicCreated("orders", topic_id=TOPIC_ID)], timestamp=1))]
+    batches = [bytes(cluster_batch([TopicCreated("orders", topic_id=TOPIC_ID, created_ms=1)], timestamp=1))]
     for number in (0, 1):
         record = PartitionCreated(TOPIC_ID, partition=number, leader_id=1, leader_epoch=0)
         batches.append(bytes(cluster_batch([record], timestamp=1)))

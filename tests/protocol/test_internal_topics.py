@@ -14,6 +14,7 @@ from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.metadata_log import (
     BrokerRegistered,
     ClusterRecord,
+    ClusterSnapshot,
     LeaderChanged,
     PartitionCreated,
     ProducerIdsAllocated,
@@ -80,7 +81,9 @@ OFFSET_WITH_EXPIRY = OffsetRecord(
 
 NODE_1 = BrokerRegistered(1, broker_epoch=7, host="node", port=9092)
 CLUSTER = [
-    pytest.param(TopicCreated("orders", topic_id=TOPIC_ID), kafka_bytes.TOPIC, id="topic"),
+    pytest.param(
+        TopicCreated("orders", topic_id=TOPIC_ID, created_ms=UPDATED), kafka_bytes.TOPIC, id="topic"
+    ),
     pytest.param(
         TopicConfigured("orders", name="max.message.bytes", value="1000"),
         kafka_bytes.TOPIC_CONFIG,
@@ -124,7 +127,7 @@ def offsets_in(*records: tuple[bytes | None, bytes | None]) -> list[tuple[Offset
 
 
 def cluster_records_in(*values: bytes | None) -> list[ClusterRecord]:
-    batch = build_kafka_batch([KafkaRecord(None, value) for value in values], timestamp=0)
+    batch = build_kafka_batch([KafkaRecord(None, value) for value in values], timestamp=UPDATED)
     return read_cluster_records(batch, read_batch(batch))
 
 
@@ -260,6 +263,7 @@ def test_what_kafka_says_of_a_broker_beyond_its_first_address_is_passed_over() -
 
 
 topic_ids = st.binary(min_size=16, max_size=16)
+times = st.integers(0, 2**62)
 leaderships: dict[str, st.SearchStrategy[int]] = {
     "partition": int32s,
     "leader_id": int32s,
@@ -269,17 +273,18 @@ leaders_changed = st.builds(
     LeaderChanged, topic_ids, **leaderships | {"leader_id": st.integers(-1, 2**31 - 1)}
 )
 cluster_records = st.one_of(
-    st.builds(TopicCreated, words, topic_id=topic_ids),
+    st.builds(TopicCreated, words, topic_id=topic_ids, created_ms=times),
     st.builds(TopicRemoved, topic_ids),
     st.builds(TopicConfigured, words, name=words, value=st.none() | words),
     st.builds(PartitionCreated, topic_ids, **leaderships),
     leaders_changed,
     st.builds(ProducerIdsAllocated, int32s, next_producer_id=int64s),
     st.builds(BrokerRegistered, int32s, broker_epoch=int64s, host=words, port=st.integers(0, 65_535)),
+    st.builds(ClusterSnapshot, int64s, leader_epoch=int32s, topic_number=int64s),
 )
 
 
-@given(st.lists(cluster_records, min_size=1, max_size=6), int64s)
+@given(st.lists(cluster_records, min_size=1, max_size=6), times)
 def test_any_cluster_records_come_back(records: list[ClusterRecord], timestamp: int) -> None:
     batch = cluster_batch(records, timestamp=timestamp)
     assert read_cluster_records(batch, read_batch(batch)) == records
@@ -301,7 +306,7 @@ def test_a_topic_id_has_sixteen_bytes() -> None:
     with pytest.raises(AssertionError, match="16 bytes"):
         TopicRemoved(b"short")
     with pytest.raises(AssertionError, match="16 bytes"):
-        TopicCreated("t", topic_id=bytes(17))
+        TopicCreated("t", topic_id=bytes(17), created_ms=0)
 
 
 def replaced(data: bytes, at: int, raw: str) -> bytes:

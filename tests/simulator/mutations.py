@@ -614,6 +614,50 @@ OF_TOPICS: Final = (
         workload="topics",
         edits=(Edit("broker.groups.offsets:forget_topics", {"if gone:": "if False:"}),),
     ),
+    Mutation(
+        "a snapshot of the metadata forgets producer ids",
+        breaks="The next block of producer ids is one that was granted before.",
+        workload="topics",
+        edits=(
+            Edit(
+                "broker.cluster.controller:snapshot_of",
+                {"next_producer_id=state.next_producer_id": "next_producer_id=0"},
+            ),
+        ),
+    ),
+    Mutation(
+        "records before a snapshot are removed segment by segment",
+        breaks="After a kill, the metadata log begins with records about topics that nothing names.",
+        workload="topics",
+        edits=(
+            Edit(
+                "journal.cleaning:Cleaning._is_together",
+                {"segment.base_offset <= self._rules.until": "False"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a node does not notice that records for it are gone",
+        breaks="A node that was cut off for long misses who leads what.",
+        workload="topics",
+        edits=(
+            Edit(
+                "broker.cluster.follower:_learn",
+                {"header.is_covering and header.next_offset > following.broker_epoch": "False"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a deletion that is under way is forgotten",
+        breaks="A snapshot forgets a deleted topic whose files are still there.",
+        workload="topics",
+        edits=(
+            Edit(
+                "broker.cluster.handlers:shorten_log",
+                {"log.partition.high_watermark == start and not node.undeleted": "True"},
+            ),
+        ),
+    ),
 )
 
 OF_GROUPS: Final = (

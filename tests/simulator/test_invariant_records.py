@@ -700,7 +700,7 @@ def test_a_topic_whose_creation_is_lost_never_was() -> None:
     world.create_topics(((KEY.topic, 1),))
     (node,) = world.nodes
     known, metadata = judge.topic_ids[KEY.topic], judge.partitions[METADATA_PARTITION]
-    batch = cluster_batch([TopicCreated(KEY.topic, topic_id=bytes(15) + b"\1")], timestamp=0)
+    batch = cluster_batch([TopicCreated(KEY.topic, topic_id=bytes(15) + b"\1", created_ms=0)], timestamp=0)
     place(batch, base_offset=metadata.end_offset, leader_epoch=metadata.leader_epoch)
     append = Append(
         METADATA_PARTITION, header=read_header(batch), batch=batch, leader_epoch=metadata.leader_epoch

@@ -304,6 +304,14 @@ DIFFERENCES: Final = (
         noticed="An additional field in a dump of `__cluster_metadata`.",
     ),
     Difference(
+        what="snapshots of the metadata",
+        kafka="A snapshot is a file of its own. New topics have leader epoch 0.",
+        here="A snapshot is a batch of `__cluster_metadata` that begins with a NoOpRecord with tagged field "
+        "1000. Of all deleted topics it keeps only the largest leader epoch, above which new topics begin.",
+        because="Every reader of the log reads snapshots, too, and deleted topics leave nothing behind.",
+        noticed="New topics may have a leader epoch above 0 after some 1,000 topics were deleted.",
+    ),
+    Difference(
         what="a failed append to a coordinator's log",
         kafka="The coordinator keeps its role and undoes the change. Before KAFKA-19367, the raised epoch "
         "of a fence stayed in memory (KAFKA-9666).",

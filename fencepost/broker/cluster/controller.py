@@ -18,12 +18,20 @@ Rule: every grant is a record first, and nodes learn of it only from the log (cl
 #     IncrementalAlterConfigs    TopicConfigured ...                    keeps its logs by the new settings
 #     DeleteTopics               TopicRemoved                           drops the partitions and their files
 #     AllocateProducerIds        ProducerIdsAllocated                   -          the reply grants the block
+#     -                          ClusterSnapshot, then all that is true   -        the older records can go
 #
 # The invariant: under one name the leader epoch of a partition never falls. Elections and starts raise it. A
 # topic that is deleted and created again continues above the old one:
 #
 #     create   start   delete            create
 #     epoch 0  1       `removed` has 1   2
+#
+# A snapshot forgets the names of deleted topics, and keeps the largest leader epoch of them all: whatever is
+# created later begins above it. It is written when most of the log is out of date, but not while the files of
+# a deleted topic may still be there. Then the log is compacted up to the snapshot before, which stays: so a
+# damaged snapshot costs a repair nothing.
+#
+#     S1 ... changes ... S2 ... changes ...        S2 is written: what is before S1 goes
 #
 # All fencing below rests on it: a journal refuses an older epoch (StaleLeader), a marker carries it as
 # coordinator epoch, a verification guard contains it.
@@ -34,7 +42,7 @@ Rule: every grant is a record first, and nodes learn of it only from the log (cl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -57,6 +65,7 @@ from fencepost.protocol.fork import Ignored, Shared
 from fencepost.protocol.metadata_log import (
     BrokerRegistered,
     ClusterRecord,
+    ClusterSnapshot,
     LeaderChanged,
     PartitionCreated,
     ProducerIdsAllocated,
@@ -69,6 +78,7 @@ from fencepost.protocol.metadata_log import (
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
+    NO_LEADER_EPOCH,
     NO_TOPIC_ID,
     ConfigOperation,
     ConfigType,
@@ -94,6 +104,7 @@ class Topic:
 
     name: str
     topic_id: bytes
+    created_ms: int = attrs.field(kw_only=True)
     leaders: dict[int, Leader] = attrs.Factory(dict[int, Leader])
     configs: dict[str, str] = attrs.Factory(dict[str, str])  # its own settings, by Kafka's names
     described: Shared[m.TopicMetadata | None] = None  # the reply to Metadata, until a leader changes
@@ -104,9 +115,12 @@ class RemovedTopic:
     """A topic that was deleted."""
 
     topic_id: bytes
+    partition_count: int
     leader_epoch: int
     """The last one of its partitions."""
 
+
+NO_SNAPSHOT: Final = ClusterSnapshot(0, leader_epoch=NO_LEADER_EPOCH, topic_number=0)
 
 ClusterDecision = Decision[ClusterRecord]
 
@@ -120,10 +134,10 @@ class Controller:
     topics: dict[str, Topic] = attrs.Factory(dict[str, Topic])
     names: Ignored[dict[bytes, str]] = attrs.Factory(dict[bytes, str])
     brokers: dict[int, m.NodeAddress] = attrs.Factory(dict[int, m.NodeAddress])
-    # Deleted topics: files may remain after a kill, and a new topic's epochs start above the last one.
+    # Topics that were deleted since the last snapshot: files may remain after a kill, and the epochs of a new
+    # topic start above the last one.
     removed: dict[str, RemovedTopic] = attrs.Factory(dict[str, RemovedTopic])
-    # By name: the largest number of partitions that a deleted topic of this name had.
-    former_counts: dict[str, int] = attrs.Factory(dict[str, int])
+    snapshot: ClusterSnapshot = NO_SNAPSHOT  # the last one
     # Not a count of topics: a repair may have saved a topic and lost an earlier one.
     newest_topic_number: int = 0
     next_producer_id: int = 0
@@ -133,13 +147,13 @@ class Controller:
         name, number = partition
         return self.topics[name].leaders.get(number) if name in self.topics else None
 
-    def is_gone(self, partition: TopicPartition) -> bool:
-        """Whether the partition was deleted. A partition that is not known yet does not count as deleted:
-        a topic may have grown, and this node has not read of it.
-        """
-        return self.leader(partition) is None and partition.partition < self.former_counts.get(
-            partition.topic, 0
-        )
+    def is_deleted(self, topic: str, topic_id: bytes) -> bool:
+        """Whether the topic that had this name and id was deleted; not if this node has not read of it."""
+        if topic in self.removed:
+            return True
+        if topic_id == NO_TOPIC_ID or topic_id in self.names:
+            return False
+        return topic in self.topics or topic_number(topic_id) <= self.snapshot.topic_number
 
 
 def register(
@@ -218,7 +232,8 @@ def create_topics(
         if problem is None:
             at = state.newest_topic_number + len(made)
             made[wanted.topic] = new_topic_id(wanted.topic, number=at + 1, created_ms=now)
-            records.extend(_new_topic(state, wanted, at=at, topic_id=made[wanted.topic]))
+            created = TopicCreated(wanted.topic, topic_id=made[wanted.topic], created_ms=now)
+            records.extend(_new_topic(state, wanted, created, at=at))
         topic_id = made.get(wanted.topic, NO_TOPIC_ID)
         told = _told(wanted.topic, problem, topic_id)
         answers.append(told if problem else attrs.evolve(told, partition_count=wanted.partition_count))
@@ -227,24 +242,23 @@ def create_topics(
 
 
 def _new_topic(
-    state: Controller, wanted: m.CreateTopic, *, at: int, topic_id: bytes
+    state: Controller, wanted: m.CreateTopic, created: TopicCreated, *, at: int
 ) -> Iterator[ClusterRecord]:
     """The records of a topic: its partitions are spread over the nodes, round robin, and `at` says where the
     first one goes.
     """
     assert state.brokers, "the controller's node registers itself before anybody asks it"
     node_ids = sorted(state.brokers)
-    yield TopicCreated(topic=wanted.topic, topic_id=topic_id)
+    yield created
     for name, value in {config.name: config.value for config in wanted.configs}.items():
         yield TopicConfigured(wanted.topic, name=name, value=value)  # if named twice, the last value counts
     # Not 0 if there was a topic of this name: its leader may not know of the deletion yet, and must be
     # refused.
-    removed = state.removed.get(wanted.topic)
-    leader_epoch = 0 if removed is None else removed.leader_epoch + 1
+    former = state.removed.get(wanted.topic, state.snapshot).leader_epoch
     for number in range(wanted.partition_count):
         leader_id = node_ids[(at + number) % len(node_ids)]
         yield PartitionCreated(
-            topic_id=topic_id, partition=number, leader_id=leader_id, leader_epoch=leader_epoch
+            topic_id=created.topic_id, partition=number, leader_id=leader_id, leader_epoch=former + 1
         )
 
 
@@ -478,13 +492,59 @@ def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> Cl
     return Decision(entries=(record,), effects=(Reply(to, body=body),))
 
 
-def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[MetadataChange]:
+def snapshot_is_due(state: Controller, *, log_end_offset: int, records_between: int) -> bool:
+    """Whether most of the log is out of date, and so many records that a snapshot is worth it."""
+    records = log_end_offset - state.snapshot.offset
+    if records <= records_between:
+        return False
+    live = sum(1 + len(topic.configs) + len(topic.leaders) for topic in state.topics.values())
+    return records > records_between + 2 * live
+
+
+def snapshot_of(state: Controller, *, offset: int, node_id: int) -> tuple[ClusterRecord, ...]:
+    """The whole state as one batch, which will be at this offset."""
+    former = [state.snapshot.leader_epoch, *(removed.leader_epoch for removed in state.removed.values())]
+    records: list[ClusterRecord] = [
+        ClusterSnapshot(offset, leader_epoch=max(former), topic_number=state.newest_topic_number),
+        ProducerIdsAllocated(node_id, next_producer_id=state.next_producer_id),
+    ]
+    records += [
+        BrokerRegistered(node.node_id, broker_epoch=offset, host=node.host, port=node.port)
+        for node in state.brokers.values()
+    ]
+    for topic in state.topics.values():
+        records.append(TopicCreated(topic.name, topic_id=topic.topic_id, created_ms=topic.created_ms))
+        records += [TopicConfigured(topic.name, name=name, value=own) for name, own in topic.configs.items()]
+        records += [
+            PartitionCreated(
+                topic.topic_id, partition=number, leader_id=leader.node_id, leader_epoch=leader.leader_epoch
+            )
+            for number, leader in topic.leaders.items()
+        ]
+    return tuple(records)
+
+
+def apply(state: Controller, records: Sequence[ClusterRecord]) -> list[MetadataChange]:
     """Apply records that the metadata log now holds. Returns the changes on which nodes act, once durable."""
+    if not records or not isinstance(records[0], ClusterSnapshot):
+        return _apply(state, records)
+    snapshot = records[0]
+    for known in (state.topics, state.names, state.brokers, state.removed):
+        known.clear()
+    state.snapshot, state.newest_topic_number = snapshot, snapshot.topic_number
+    _apply(state, records[1:])
+    # Whoever has read the records before the snapshot has acted on them, and others register after it.
+    return []
+
+
+def _apply(state: Controller, records: Iterable[ClusterRecord]) -> list[MetadataChange]:
     news: list[MetadataChange] = []
     for record in records:
         match record:
             case TopicCreated():
-                state.topics[record.topic] = Topic(record.topic, record.topic_id)
+                state.topics[record.topic] = Topic(
+                    record.topic, record.topic_id, created_ms=record.created_ms
+                )
                 state.removed.pop(record.topic, None)
                 state.names[record.topic_id] = record.topic
                 state.newest_topic_number = max(state.newest_topic_number, topic_number(record.topic_id))
@@ -499,6 +559,8 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[MetadataC
             case BrokerRegistered():
                 address = m.NodeAddress(node_id=record.node_id, host=record.host, port=record.port)
                 state.brokers[record.node_id] = address
+            case ClusterSnapshot():
+                raise AssertionError("a snapshot is a batch of its own")
     return news
 
 
@@ -507,7 +569,7 @@ def present_changes(state: Controller) -> list[MetadataChange]:
     changes: list[MetadataChange] = [
         Remove(partition=TopicPartition(name, number), topic_id=removed.topic_id)
         for name, removed in state.removed.items()
-        for number in range(state.former_counts[name])
+        for number in range(removed.partition_count)
     ]
     for topic in state.topics.values():
         for number, leader in topic.leaders.items():
@@ -529,9 +591,8 @@ def present_changes(state: Controller) -> list[MetadataChange]:
 def _remove(state: Controller, topic_id: bytes) -> list[MetadataChange]:
     name = state.names.pop(topic_id)
     leaders = state.topics.pop(name).leaders
-    state.former_counts[name] = max(len(leaders), state.former_counts.get(name, 0))
     last = max(leader.leader_epoch for leader in leaders.values())
-    state.removed[name] = RemovedTopic(topic_id, last)
+    state.removed[name] = RemovedTopic(topic_id, len(leaders), last)
     return [Remove(partition=TopicPartition(name, number), topic_id=topic_id) for number in leaders]
 
 

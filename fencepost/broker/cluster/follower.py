@@ -21,7 +21,8 @@ Rule: a node acts only on durable records, and only on those after its own regis
 # this purpose.
 #
 # A controller that loses the end of its log in a power failure answers OFFSET_OUT_OF_RANGE. The node then
-# knows records that no longer exist, so it forgets the cluster and registers again.
+# knows records that no longer exist, so it forgets the cluster and registers again. So does a node that comes
+# too late for records after its registration: snapshots have replaced them, and do not say what changed.
 
 from __future__ import annotations
 
@@ -94,32 +95,47 @@ def answer_news(node: Node, in_flight: InFlightMetadataFetch, answer: Answered, 
     found = answer.body.partitions[0] if isinstance(answer.body, m.FetchReply) else None
     if found is not None and found.error is NO_ERROR:
         try:
-            _learn(node, found)
+            is_complete = _learn(node, found)
         except ProtocolViolation as problem:
             at = f"offset {node.following.offset}: {problem}"
             because = f"a damaged batch of {METADATA_PARTITION} at {at}; this node knows nothing newer"
             node.outcome.effects.append(Warn(because))
             _ask_later(node, now)
         else:
-            _ask_for_news(node)
+            if is_complete:
+                _ask_for_news(node)
+            else:
+                _start_over(node)
     elif found is not None and found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
         # The controller lost the end of its log, so this node may know records that no longer exist.
-        node.cluster, node.following = Controller(), Following()
-        register(node)
+        _start_over(node)
     else:
         _ask_later(node, now)
 
 
-def _learn(node: Node, found: m.FetchedPartition) -> None:
-    """ProtocolViolation at a damaged batch: what came before it was applied."""
+def _start_over(node: Node) -> None:
+    """Lead nothing, forget the cluster, and register again: the topics of these logs may be gone."""
+    for log in list(node.logs.values()):
+        node.drop(log, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    node.cluster, node.following = Controller(), Following()
+    register(node)
+
+
+def _learn(node: Node, found: m.FetchedPartition) -> bool:
+    """Apply records. Returns False if some that this node had to act on are gone. ProtocolViolation at a
+    damaged batch: what came before it was applied.
+    """
     following = node.following
     for at, header in walk(found.records):
+        if header.is_covering and header.next_offset > following.broker_epoch:
+            return False
         check(found.records, at, header)  # the controller's disk may have changed what it once verified
         batch = memoryview(found.records)[at : at + header.size]
         news = controller.apply(node.cluster, read_cluster_records(batch, header))
         if header.base_offset >= following.broker_epoch:
             node.news.extend(news)
         following.offset = header.next_offset
+    return True
 
 
 def _ask_later(node: Node, now: int) -> None:

@@ -12,10 +12,12 @@ import attrs
 
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
-from fencepost.broker.contract import Assign, Reassign, Received, Refused, ReplyTo, Warn
+from fencepost.broker.contract import Assign, CleanLog, Reassign, Received, Refused, ReplyTo, Warn
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import InFlightElection
+from fencepost.journal.cleaning import CleaningRules
+from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.metadata_log import cluster_batch
@@ -88,9 +90,46 @@ def start(node: Node, now: int) -> None:
     settings = node.settings
     address = m.NodeAddress(node_id=settings.node_id, host=settings.host, port=settings.port)
     log = node.logs[METADATA_PARTITION]
+    shorten_log(node, now)
     broker_epoch = log.partition.log_end_offset
     _write(node, log, _registered(node, address, None), now)
     node.following.broker_epoch = broker_epoch
+
+
+def shorten_log(node: Node, now: int) -> None:
+    """Write a snapshot if one is due, and let the host remove what is before the last but one."""
+    log = node.logs.get(METADATA_PARTITION)
+    if log is None:
+        return
+    state, start = node.cluster, log.partition.log_end_offset
+    # A deletion that is not durable, or whose files are still there, is not over: its name is needed.
+    is_settled = log.partition.high_watermark == start and not node.undeleted
+    if not is_settled or not controller.snapshot_is_due(
+        state, log_end_offset=start, records_between=node.settings.metadata_records_between_snapshots
+    ):
+        return
+    entries = controller.snapshot_of(state, offset=start, node_id=node.settings.node_id)
+    batch = cluster_batch(entries, timestamp=now)
+    if len(batch) > BATCH_SIZE_MAX:
+        return
+    before = state.snapshot.offset
+    node.append(log, batch, entries)
+    if before:
+        node.after(log, (_order_to_shorten(log, before, now),))
+
+
+def _order_to_shorten(log: LeaderLog, before: int, now: int) -> CleanLog:
+    rules = CleaningRules(
+        now=now,
+        before=log.partition.log_end_offset,
+        until=before,
+        producers=frozenset(),
+        min_cleanable_dirty_ratio=0,
+        min_compaction_lag_ms=0,
+        max_compaction_lag_ms=0,
+        delete_retention_ms=0,
+    )
+    return CleanLog(partition=METADATA_PARTITION, active_bytes_max=0, rules=rules)
 
 
 def resume(node: Node) -> None:

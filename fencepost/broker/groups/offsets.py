@@ -389,7 +389,7 @@ def forget_former_topics(node: Node, log: GroupLog, now: int) -> None:
     """Delete the offsets of topics that were deleted while this log had no leader. They may have been created
     again since.
     """
-    gone = groups.keys_of_former_topics(log.coordinator, node.topic_id, removed=node.cluster.removed)
+    gone = groups.keys_of_former_topics(log.coordinator, node.cluster.is_deleted)
     if gone:
         forget_offsets(node, log, gone, now)
 

@@ -157,19 +157,9 @@ def offset_problem(offset: OffsetToCommit) -> ErrorCode:
     return NO_ERROR
 
 
-def keys_of_former_topics(
-    state: Groups, topic_id: Callable[[str], bytes | None], *, removed: Collection[str]
-) -> list[OffsetKey]:
-    """The offsets of topics that were deleted: they are in `removed`, or another topic has the name now."""
-    # A record without a topic id does not tell which topic of this name it is for.
-    return sorted(
-        {
-            key
-            for key, record in _offsets(state)
-            if key.topic in removed
-            or (record.topic_id != NO_TOPIC_ID and topic_id(key.topic) not in (None, record.topic_id))
-        }
-    )
+def keys_of_former_topics(state: Groups, is_deleted: Callable[[str, bytes], bool]) -> list[OffsetKey]:
+    """The offsets of topics that were deleted, by name and id."""
+    return sorted({key for key, record in _offsets(state) if is_deleted(key.topic, record.topic_id)})
 
 
 def entries_of(

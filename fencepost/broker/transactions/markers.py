@@ -139,9 +139,6 @@ def _send_markers(
         leader = node.cluster.leader(key)
         if leader is not None:
             by_node.setdefault(leader.node_id, []).append(key)
-        elif node.cluster.is_gone(key):
-            # A deleted partition needs no marker; Kafka drops it, too (addTxnMarkersToBrokerQueue).
-            pending_markers.discard(key)
         elif key.topic == CONSUMER_OFFSETS_TOPIC and key.topic not in node.cluster.topics:
             _create_offsets_topic(node)
             _retry_markers(node, log, name, now)
@@ -168,8 +165,8 @@ def _create_offsets_topic(node: Node) -> None:
 def _look_up(node: Node, log: TransactionLog, name: str, keys: list[TopicPartition]) -> None:
     """Ask the controller whether partitions exist that this node does not know.
 
-    Usually they do, and this node has not read of them yet. But a loss of power may have taken the creation
-    of a topic and left a transaction that wrote to it.
+    This node may not have read of them yet. Or their topic was deleted; or a loss of power has taken its
+    creation, and left a transaction that wrote to it.
     """
     why = InFlightLookup(log_key=log.partition.key, transactional_id=name, partitions=frozenset(keys))
     topics = tuple(dict.fromkeys(key.topic for key in keys))

@@ -232,6 +232,7 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
         group_initial_rebalance_delay_ms=50,
         group_min_session_timeout_ms=min(SESSIONS_MS),
         **({} if compaction is None else _UPKEEP),
+        **(_SHORT_METADATA if plan.topic_deletions else {}),
         **_expirations_of(plan),
     )
     return RunSpec(
@@ -262,6 +263,8 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
     )
 
 
+# Snapshots of the metadata are written early and often, and the log is compacted with each.
+_SHORT_METADATA: Final = {"log_cleaner_backoff_ms": UPKEEP_MS, "metadata_records_between_snapshots": 1}
 _UPKEEP: Final = {"log_cleaner_backoff_ms": UPKEEP_MS, "log_retention_check_interval_ms": UPKEEP_MS}
 
 

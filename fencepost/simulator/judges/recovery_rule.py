@@ -86,7 +86,8 @@ class RecoveryRule:
         # Only a loss of power tears batches, so only then is each checksum worth its time.
         found = self._read_damaged(record) if is_damaged else self._read(key, checked=lost_power)
         log_start = self.journals.journal(key).log_start_offset if self.journals.has(key) else 0
-        record.is_compacted = node.log_config(key.topic).is_compacted
+        is_metadata = key.topic == CLUSTER_METADATA_TOPIC  # its snapshots replace what is before them
+        record.is_compacted = is_metadata or node.log_config(key.topic).is_compacted
         count = _accounted_for(found, record, log_start=log_start)
         end = found[-1].next_offset if found else log_start
         promised = self._promised(record, lost_power=lost_power)
