@@ -73,11 +73,12 @@ class ProducerCalls:
         """Appends one record without waiting: BufferFull, or TopicNotLoaded while its topic or its partition
         is not known.
         """
-        now = self._driver.now
+        now, place = self._driver.now, None
         try:
             place = self._append(record, now)
         finally:
-            self._driver.perform(self._machine.wake(now))
+            if place is None or not place[1]:  # another record of a batch needs nothing more
+                self._driver.perform(self._machine.wake(now))
         if place is None:
             what = "" if record.partition is None else f"partition {record.partition} of "
             raise TopicNotLoaded(f"{what}topic {record.topic!r} is not known yet: send() waits for metadata")

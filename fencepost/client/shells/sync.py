@@ -196,7 +196,8 @@ class Producer(ProducerClient[SendFuture, Driver]):
         except (BufferFull, TopicNotLoaded):
             return None
         # Once per batch, so that memory is freed before it runs out, and futures are done early.
-        self._driver.read_answers()
+        if not place[1]:
+            self._driver.read_answers()
         return place
 
     def _count_of(self, batch: ProducerBatch) -> int:
