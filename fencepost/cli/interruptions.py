@@ -17,14 +17,13 @@ from _thread import start_new_thread
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 AGAIN_AFTER_S: Final = 0.01  # by then, the callback is over
-INSIST_AFTER_S: Final = 0.2  # a step that takes longer waits for something
 
 
 class Stopped(BaseException):
@@ -65,48 +64,6 @@ def held_back() -> Generator[None]:
             signal.signal(number, handler)
         for number in arrived:
             signal.raise_signal(number)
-
-
-class WholeStep:
-    """`with step:` runs its body as a whole: Ctrl-C and SIGTERM are raised at its end.
-
-    A body that waits, for room in a buffer for example, is interrupted after a moment all the same. The
-    object hears signals from its creation on, until `close`.
-    """
-
-    def __init__(self) -> None:
-        self._is_running = False
-        self._arrived = 0
-        self._handlers = {number: signal.signal(number, self._hear) for number in SIGNALS}
-
-    def __enter__(self) -> None:
-        self._is_running = True
-
-    def __exit__(self, *_: object) -> None:
-        self._is_running = False
-        if self._arrived:
-            self._raise(self._arrived)
-
-    def close(self) -> None:
-        """Leave the signals to those who heard them before."""
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
-        if self._is_running and not self._arrived:
-            self._arrived = number
-            start_new_thread(self._insist, ())
-        else:
-            self._raise(number)
-
-    def _insist(self) -> None:
-        time.sleep(INSIST_AFTER_S)
-        if self._arrived:
-            os.kill(os.getpid(), self._arrived)
-
-    def _raise(self, number: int) -> NoReturn:
-        self._arrived = 0
-        raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
 
 
 def _send_again(dropped: UnraisableHookArgs) -> None:

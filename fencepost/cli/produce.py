@@ -21,7 +21,7 @@ from cyclopts import Parameter, validators
 from fencepost.check.findings import counted
 from fencepost.cli.delays import told_of_delays
 from fencepost.cli.errors import CommandFailed, WrongUsage, code_of
-from fencepost.cli.interruptions import Ended, WholeStep
+from fencepost.cli.interruptions import Ended
 from fencepost.cli.options import (
     ANSWER_MS,
     LOCAL,
@@ -48,6 +48,7 @@ from fencepost.cli.record_formats import (
 from fencepost.client.batch import RecordMetadata
 from fencepost.client.errors import ClientError, CommitOutcomeUnknown, DeliveryFailed, UnknownTopic
 from fencepost.client.settings import newest_dialect
+from fencepost.client.shells.signals import noting_interruptions
 from fencepost.client.shells.sync import Producer, SendFuture
 from fencepost.protocol.errors import NO_ERROR
 from fencepost.protocol.terms import INTERNAL_TOPICS
@@ -171,9 +172,9 @@ AS_THEY_ARE: Final = RecordOptions()
 class Written:
     """Counts the acknowledged records of each partition; those of a transaction once it has committed."""
 
-    def __init__(self) -> None:
-        self.step = WholeStep()
-        """Around each change of the counts, which must agree with what was sent and acknowledged."""
+    def __init__(self, interruptions: list[BaseException]) -> None:
+        self._interruptions = interruptions
+        """Of signals: raised between two records, so that the counts agree with what was sent."""
         self.last_transaction: Literal["aborted", "unknown", "committed"] | None = None
         """The outcome if the command ended now: unknown while a commit waits for its reply."""
         self.transactions = 0
@@ -189,6 +190,8 @@ class Written:
 
     def wait(self) -> None:
         """Waits for the oldest send in flight when there are too many."""
+        if self._interruptions:
+            raise self._interruptions.pop(0)
         if len(self.pending) > PENDING_MAX:
             self._settle()
 
@@ -196,12 +199,11 @@ class Written:
         """Waits for all sends in flight."""
         while self.pending:
             self._settle()
+        self.wait()
 
     def _settle(self) -> None:
-        place = self.pending[0].result()
-        with self.step:
-            self._acknowledge(place)
-            self.pending.popleft()
+        self._acknowledge(self.pending[0].result())
+        self.pending.popleft()
 
     def _acknowledge(self, place: RecordMetadata) -> None:
         _, partition, offset = place
@@ -211,12 +213,11 @@ class Written:
 
     def count(self) -> None:
         """Count the acknowledged records as written for good."""
-        with self.step:
-            self.records += self._undecided.total()
-            for partition, (first, last) in self._undecided_spans.items():
-                self.spans[partition] = (self.spans.get(partition, (first, last))[0], last)
-            self._undecided.clear()
-            self._undecided_spans.clear()
+        self.records += self._undecided.total()
+        for partition, (first, last) in self._undecided_spans.items():
+            self.spans[partition] = (self.spans.get(partition, (first, last))[0], last)
+        self._undecided.clear()
+        self._undecided_spans.clear()
 
     def count_done(self) -> None:
         """After an interruption or an error: count what was acknowledged, and what is unknown."""
@@ -273,9 +274,10 @@ def produce(
         transaction_version=spoken,
         **cluster.security(),
     )
-    written = Written()
+    interruptions: list[BaseException] = []
+    written = Written(interruptions)
     try:
-        with producer, told_of_delays(producer, written.pending):
+        with noting_interruptions(interruptions), producer, told_of_delays(producer, written.pending):
             write(
                 producer,
                 topic,
@@ -291,8 +293,6 @@ def produce(
         if not isinstance(problem, Ended):
             raise
         return code_of(problem)
-    finally:
-        written.step.close()
     report(topic, written, as_json=as_json)
     return None
 
@@ -371,12 +371,11 @@ def _send(producer: Producer, topic: str, records: Iterator[Outgoing], written: 
     """Sends records and waits for their acknowledgements."""
     for key, value, headers, timestamp_ms, partition in records:
         try:
-            with written.step:
-                written.pending.append(
-                    producer.send(
-                        topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
-                    )
+            written.pending.append(
+                producer.send(
+                    topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
                 )
+            )
             written.wait()
         except UnknownTopic as problem:
             if partition is None or problem.error is not NO_ERROR:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fencepost.cli.interruptions import Stopped, WholeStep, held_back
+from fencepost.cli.interruptions import held_back
 
 INTERRUPTS_ITSELF = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('ran on')"
 
@@ -30,38 +30,3 @@ def test_ctrl_c_waits_while_a_process_is_started() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, handler)
-
-
-@pytest.mark.parametrize(("number", "ended"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Stopped)])
-def test_a_signal_waits_for_the_end_of_a_step(number: signal.Signals, ended: type[BaseException]) -> None:
-    step, done = WholeStep(), list[str]()
-
-    def run() -> None:
-        with step:
-            signal.raise_signal(number)
-            done.append("the rest of the step")
-        done.append("the next step")
-
-    try:
-        with pytest.raises(ended):
-            run()
-        with pytest.raises(ended):
-            signal.raise_signal(number)
-    finally:
-        step.close()
-    assert done == ["the rest of the step"]
-
-
-def test_a_step_that_waits_is_interrupted() -> None:
-    step, read_end = WholeStep(), os.pipe()[0]
-
-    def run() -> None:
-        with step:
-            signal.raise_signal(signal.SIGINT)
-            os.read(read_end, 1)  # nobody writes
-
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run()
-    finally:
-        step.close()

@@ -9,14 +9,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from fencepost import Admin, Broker
-from fencepost.client.shells.signals import undisturbed
-from tests.client.interrupted import CALLS
+from fencepost import Admin, Broker, Producer
+from fencepost.client.shells.signals import interruptions, noting_interruptions, undisturbed
+from fencepost.protocol import messages as m
+from tests.client.interrupted import CALLS, interrupt
+from tests.client.proxy import Fault, Proxy
 
 ROUNDS = {"poll(1000)": 10, "poll of a member": 5}  # these take seconds
 
@@ -137,6 +140,128 @@ def test_a_handler_that_a_callback_sets_does_not_part_its_calls_from_the_call_ar
         assert undisturbed(threading.get_ident) != threading.get_ident()
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@contextmanager
+def ctrl_c_after(*seconds: float) -> Generator[None]:
+    """Ctrl-C at these times, in seconds from now."""
+    timers = [threading.Timer(each, os.kill, (os.getpid(), signal.SIGINT)) for each in seconds]
+    for timer in timers:
+        timer.start()
+    yield
+    for timer in timers:
+        timer.join()
+
+
+@pytest.fixture(params=["python", "program"])
+def any_ctrl_c(request: pytest.FixtureRequest) -> None:
+    """Ctrl-C with the handler of Python, or with one of the program."""
+    if request.param == "program":
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def test_ctrl_c_ends_a_call_of_a_callback_that_waits_in_the_main_thread(
+    address: str, any_ctrl_c: None
+) -> None:
+    """The program waits for a full buffer, and its callback for the same broker."""
+    with Proxy(address, (m.Produce, 2, Fault.HOLD_REPLY)) as proxy:
+        producer = Producer(proxy.address, linger_ms=60_000)
+        threads: list[threading.Thread] = []
+
+        def on_delivery(_error: object, _place: object) -> None:
+            threads.append(threading.current_thread())
+            producer.send("t", b"2")
+            producer.flush()
+
+        producer.send("t", b"1", on_delivery=on_delivery)
+        with ctrl_c_after(0.5), pytest.raises(KeyboardInterrupt):
+            producer.flush()
+        assert len(threads) == 1
+        proxy.cut()
+        producer.close()
+
+
+def test_ctrl_c_ends_a_call_that_waits_for_a_callback_in_another_thread(
+    address: str, any_ctrl_c: None
+) -> None:
+    may_go_on, has_begun = threading.Event(), threading.Event()
+
+    def on_delivery(_error: object, _place: object) -> None:
+        has_begun.set()
+        may_go_on.wait()
+
+    producer = Producer(address, linger_ms=0)
+    producer.send("t", b"1", on_delivery=on_delivery)
+    assert has_begun.wait(60), "the IO thread calls it"
+    with ctrl_c_after(0.3), pytest.raises(KeyboardInterrupt):
+        producer.flush()
+    with ctrl_c_after(0.3, 0.9), pytest.raises(KeyboardInterrupt):
+        producer.close()
+    may_go_on.set()
+
+
+def test_ctrl_c_ends_a_send_that_waits_for_room_and_a_flush_that_waits_for_a_broker(
+    address: str, any_ctrl_c: None
+) -> None:
+    with Proxy(address, (m.Produce, 1, Fault.HOLD_REPLY)) as proxy:
+        producer = Producer(proxy.address, batch_size=100, buffer_memory=100)
+        producer.send("t", b"1" * 80, partition=0)
+        with ctrl_c_after(0.3), pytest.raises(KeyboardInterrupt):
+            producer.send("t", b"2" * 80, partition=0)
+        with ctrl_c_after(0.3), pytest.raises(KeyboardInterrupt):
+            producer.flush()
+        proxy.cut()
+        producer.close()
+
+
+# --- where a block is interrupted ---------------------------------------------------------------------------
+
+
+def test_a_block_is_interrupted_where_it_checks() -> None:
+    found: list[BaseException] = []
+
+    def run() -> None:
+        with noting_interruptions(found):
+            ctrl_c()
+            (noted,) = found
+            undisturbed(ctrl_c)
+            assert found == [noted]
+            raise found.pop(0)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_block_that_checks_nothing_is_interrupted_at_its_end() -> None:
+    done.clear()
+    with pytest.raises(KeyboardInterrupt), noting_interruptions([]):
+        ctrl_c()
+    assert done
+
+
+def test_a_block_that_waits_for_something_is_interrupted_soon() -> None:
+    read_end = os.pipe()[0]
+
+    def run() -> None:
+        with noting_interruptions([]):
+            ctrl_c()
+            os.read(read_end, 1)  # nobody writes
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+
+def test_a_client_works_in_the_thread_of_a_block_and_is_interrupted_where_it_waits(address: str) -> None:
+    found: list[BaseException] = []
+    threads: list[int] = []
+    with noting_interruptions(found), Producer(address) as producer:
+        threads.append(undisturbed(threading.get_ident))
+        assert undisturbed(lambda: signal.raise_signal(signal.SIGINT) or interruptions() is found)
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush()
+        assert not found
+    assert threads == [threading.get_ident()]
 
 
 def test_where_python_sets_no_handlers_the_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,15 +37,25 @@ handler that a callback of the program sets takes effect at the next call.
 # A deputy is a thread that ends with the process; there are as many as there are nested handlers. An
 # exception of a handler may also hit `undisturbed` itself, between any two lines. An order can therefore be
 # handed over again: it is done once, by the deputy that takes it first.
+#
+# A callback of the program may call a client in the middle of a step. Its call may wait, for a broker that is
+# down for example, so it takes what was noted for the step around it (`interruptions`). For the same reason
+# nothing in a step waits for long without a look at what was noted.
+#
+# A program may need more than that: that no handler raises between a call and what the program notes about
+# its result. In a block of `noting_interruptions` handlers run at once, but what they raise waits for a check
+# of the block, or for a client that waits.
 
 from __future__ import annotations
 
 import _signal  # pyright: ignore[reportMissingModuleSource] - `signal` makes enums, which takes longer than a step
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from queue import SimpleQueue
-from threading import Lock, Thread, get_ident, main_thread
+from threading import Lock, Thread, get_ident, local, main_thread
 from types import FrameType
 from typing import Any, Final, Generic, TypeVar
 
@@ -54,33 +64,117 @@ ResultT = TypeVar("ResultT")
 # How long the main thread waits before it checks whether a deputy has taken its order. None has if the
 # process was forked, because threads are not.
 _LOOK_AGAIN_S: Final = 0.1
-_SIGINT: Final = int(signal.SIGINT)  # numbers, because enums take longer
-_OTHER_SIGNALS: Final = tuple(int(number) for number in signal.valid_signals() if number != signal.SIGINT)
-_NO_HANDLERS: Final = frozenset({int(signal.SIG_DFL), int(signal.SIG_IGN), None})  # None: not set by Python
+_INSIST_AFTER_S: Final = 0.2  # a block that checks nothing for so long waits for something
+_SIGNALS: Final = tuple(map(int, signal.valid_signals()))  # numbers, because enums take longer
+_SIGINT: Final = int(signal.SIGINT)
+_OTHER_SIGNALS: Final = tuple(number for number in _SIGNALS if number != _SIGINT)
 _main_thread = main_thread().ident
+_harmless: Final[set[Any]] = {int(signal.SIG_DFL), int(signal.SIG_IGN), None}  # None: not set by Python
+"""Handlers that raise nothing, and do not call a client."""
 
 
-def undisturbed(work: Callable[[], ResultT], interruptions: list[BaseException] | None = None) -> ResultT:
+class _Here(local):
+    """What this thread does."""
+
+    is_at_work = False
+    """Whether it is in `undisturbed`: a callback of the program that calls a client is a part of the work."""
+    interruptions: list[BaseException] | None = None
+    """Where what handlers raise is noted, if they do not raise it at once."""
+
+
+_here = _Here()
+
+
+def interruptions() -> list[BaseException]:
+    """What handlers have raised during the work of this thread, and nobody has taken yet. Whoever takes it
+    from the list raises it. A new list if the thread is not at work, nor in a block of
+    `noting_interruptions`.
+    """
+    found = _here.interruptions
+    return [] if found is None else found
+
+
+def undisturbed(work: Callable[[], ResultT], raised: list[BaseException] | None = None) -> ResultT:
     """Does the work whole, whatever signal handlers do; returns its result, or raises its error.
 
-    What they raise meanwhile is appended to `interruptions`, where the work may take it. What it has not
-    taken is raised after its end.
+    What they raise meanwhile is appended to `raised`, where the work may take it. What it has not taken is
+    raised after its end, or by the block of `noting_interruptions` around it.
     """
-    if get_ident() != _main_thread or _is_at_work:
+    if _here.is_at_work or get_ident() != _main_thread:
         return work()
-    raised: list[BaseException] = [] if interruptions is None else interruptions
-    ctrl_c = _signal.getsignal(_SIGINT)
-    is_pythons = ctrl_c is signal.default_int_handler
-    if (callable(ctrl_c) and not is_pythons) or _has_other_handlers():
+    if raised is None:
+        raised = interruptions()
+    is_pythons = _signal.getsignal(_SIGINT) is signal.default_int_handler
+    if _have_handlers(_OTHER_SIGNALS if is_pythons else _SIGNALS):
         return _leave_to_deputy(work, raised)
-    return _do_with_ctrl_c_noted(work, raised) if is_pythons else _at_work(work)
+    return _do_with_ctrl_c_noted(work, raised) if is_pythons else _at_work(work, raised)
 
 
-def _has_other_handlers() -> bool:
+def _have_handlers(signals: tuple[int, ...]) -> bool:
     try:
-        return not _NO_HANDLERS.issuperset(map(_signal.getsignal, _OTHER_SIGNALS))
+        return not _harmless.issuperset(map(_signal.getsignal, signals))
     except TypeError:  # one that cannot be hashed
         return True
+
+
+def _at_work(work: Callable[[], ResultT], raised: list[BaseException]) -> ResultT:
+    before, _here.interruptions, _here.is_at_work = _here.interruptions, raised, True
+    try:
+        return work()
+    finally:
+        _here.interruptions, _here.is_at_work = before, False
+
+
+def _too_late(interruption: BaseException) -> BaseException:
+    interruption.add_note("Before this interruption, the call had ended")
+    return interruption
+
+
+@contextmanager
+def noting_interruptions(found: list[BaseException]) -> Generator[None]:
+    """A block of the main thread that decides where it is interrupted: what signal handlers raise is noted in
+    `found`. A client raises it where it waits, and the block where it may end:
+
+        if found:
+            raise found.pop(0)
+
+    If that does not happen for a moment, the block waits for something else, and is interrupted there. The
+    handlers must not call a client.
+    """
+    numbers = (number for number in _SIGNALS if callable(_signal.getsignal(number)))
+    handlers: dict[int, Any] = {number: _signal.getsignal(number) for number in numbers}
+
+    def insist(number: int) -> None:
+        while found:
+            time.sleep(_INSIST_AFTER_S)
+            if found:
+                signal.pthread_kill(main_thread().ident or 0, number)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if found:
+            if not _here.is_at_work:
+                raise found.pop(0)
+            return
+        try:
+            handlers[number](number, frame)
+        except BaseException as interruption:  # noqa: BLE001 - raised by the block
+            found.append(interruption)
+            Thread(target=insist, args=(number,), daemon=True).start()
+
+    _harmless.add(note)
+    _here.interruptions = found
+    try:
+        for number in handlers:
+            _signal.signal(number, note)
+        yield
+    finally:
+        _here.interruptions = None
+        for number, handler in handlers.items():
+            if _signal.getsignal(number) is note:
+                _signal.signal(number, handler)
+        _harmless.discard(note)
+    if found:
+        raise found.pop(0)
 
 
 # --- Ctrl-C alone -------------------------------------------------------------------------------------------
@@ -110,10 +204,6 @@ class _NoteCtrlC:
             self._noted.append(interruption)
 
 
-_is_at_work = False
-"""Whether the main thread does work below: a callback of the program that calls a client is a part of it."""
-
-
 def _do_with_ctrl_c_noted(work: Callable[[], ResultT], noted: list[BaseException]) -> ResultT:
     note = _NoteCtrlC(noted)
     try:
@@ -121,7 +211,7 @@ def _do_with_ctrl_c_noted(work: Callable[[], ResultT], noted: list[BaseException
     except ValueError:  # an interpreter within another one: handlers run only in the outer one
         return work()
     try:
-        result = _at_work(work)
+        result = _at_work(work, noted)
     except BaseException as problem:
         note.end()
         if noted:
@@ -133,24 +223,10 @@ def _do_with_ctrl_c_noted(work: Callable[[], ResultT], noted: list[BaseException
     return result
 
 
-def _at_work(work: Callable[[], ResultT]) -> ResultT:
-    global _is_at_work
-    _is_at_work = True
-    try:
-        return work()
-    finally:
-        _is_at_work = False
-
-
-def _too_late(interruption: BaseException) -> BaseException:
-    interruption.add_note("Before this interruption, the call had ended")
-    return interruption
-
-
 def _forget_parent() -> None:
     """In a forked process the thread that forked is the main one, and calls of the other threads are gone."""
-    global _main_thread, _is_at_work
-    _main_thread, _is_at_work = get_ident(), False
+    global _main_thread
+    _main_thread, _here.is_at_work, _here.interruptions = get_ident(), False, None
     note = _signal.getsignal(_SIGINT)
     if isinstance(note, _NoteCtrlC):
         note.end()
@@ -165,12 +241,13 @@ os.register_at_fork(after_in_child=_forget_parent)
 class _Order(Generic[ResultT]):
     """Work that is done once."""
 
-    __slots__ = ("end", "is_over", "problem", "result", "turns", "work")
+    __slots__ = ("end", "is_over", "problem", "raised", "result", "turns", "work")
 
     result: ResultT
 
-    def __init__(self, work: Callable[[], ResultT]) -> None:
+    def __init__(self, work: Callable[[], ResultT], raised: list[BaseException]) -> None:
         self.work = work
+        self.raised = raised
         self.turns = [True]
         """Empty as soon as it is done, or being done."""
         self.problem: BaseException | None = None
@@ -186,7 +263,7 @@ class _Order(Generic[ResultT]):
         except IndexError:
             return
         try:
-            self.result = self.work()
+            self.result = _at_work(self.work, self.raised)
         except BaseException as problem:  # noqa: BLE001 - raised in the main thread
             self.problem = problem
         self.is_over = True
@@ -199,7 +276,7 @@ _free: Final[list[bool]] = []
 
 
 def _leave_to_deputy(work: Callable[[], ResultT], raised: list[BaseException]) -> ResultT:
-    order = _Order(work)
+    order = _Order(work, raised)
     while True:
         try:
             while not order.is_over:  # within the `try`, for a handler may also run at the end of a loop

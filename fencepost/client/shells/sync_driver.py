@@ -42,7 +42,7 @@ from fencepost.client.calls import Callback, CallScript, Wait
 from fencepost.client.effects import Effect
 from fencepost.client.errors import BELONGS_TO_PARENT, ClientClosed
 from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
-from fencepost.client.shells.signals import undisturbed
+from fencepost.client.shells.signals import interruptions, undisturbed
 from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
 from fencepost.protocol.forked_process import in_child
 
@@ -288,7 +288,8 @@ class IOThread:
             self._stopped.set()
             self._wanted.set()
         if self._thread is not None and not self.is_current:  # a callback may close the client
-            self._thread.join()
+            while self._thread.is_alive() and not interruptions():  # it may wait in a callback
+                self._thread.join(ROUND_MS / 1000)
 
     def _run(self) -> None:
         tick_ms = self._tick_ms
@@ -312,9 +313,16 @@ class _Running(Generic[ResultT]):
     script: CallScript[ResultT]
     was_closed: bool = attrs.field(kw_only=True)
     """Whether the client was closed before the call."""
-    interruptions: list[BaseException] = attrs.Factory(list[BaseException])
-    """To be thrown into the script."""
+    interruptions: list[BaseException] = attrs.Factory(interruptions)
+    """Of signal handlers, to be thrown into the script."""
+    problems: list[BaseException] = attrs.Factory(list[BaseException])
+    """Of a wait or a callback, to be thrown into the script before."""
     result: ResultT = attrs.field(init=False)
+
+    def step(self) -> Wait | Callback:
+        """The next step of the script."""
+        problems = self.problems or self.interruptions
+        return self.script.throw(problems.pop(0)) if problems else next(self.script)
 
 
 class Driver(NetworkDriver):
@@ -372,30 +380,29 @@ class Driver(NetworkDriver):
                 if getgeneratorstate(script) == GEN_CLOSED:
                     raise
                 # Ctrl-C, or an error of the callback: the script decides the result.
-                running.interruptions.append(problem)
+                running.problems.append(problem)
 
     def _go_on(self, running: _Running[Any]) -> Callback | None:
         """Runs a script to its next callback, or to its end."""
-        script, interruptions = running.script, running.interruptions
         while True:
             try:
                 with self.lock:
-                    step = script.throw(interruptions.pop(0)) if interruptions else next(script)
+                    step = running.step()
                 self._call_back_unless_busy()
                 if isinstance(step, Callback):
                     return step
                 if running.was_closed:
                     self.check_running()
-                self._wait(step, interruptions)
+                self._wait(step, running.interruptions)
             except StopIteration as end:
                 running.result = end.value
                 self.call_back()
                 return None
             except BaseException as problem:
-                if getgeneratorstate(script) == GEN_CLOSED:
+                if getgeneratorstate(running.script) == GEN_CLOSED:
                     self.call_back()
                     raise
-                interruptions.insert(0, problem)
+                running.problems.append(problem)
 
     @property
     def is_in_call(self) -> bool:
@@ -406,10 +413,16 @@ class Driver(NetworkDriver):
 
     def call_back(self) -> None:
         """Calls the callbacks that are due, and waits for those that another thread is calling. So what
-        flush() waited for has been reported by the time it returns.
+        flush() waited for has been reported by the time it returns; an interruption is raised instead.
         """
-        with self._calling_back:
+        lock = self._calling_back  # in a process that a callback forks, it is replaced
+        while not lock.acquire(timeout=ROUND_MS / 1000):
+            if interruptions():
+                return
+        try:
             super().call_back()
+        finally:
+            lock.release()
 
     def _call_back_unless_busy(self) -> None:
         if self.has_callbacks:
