@@ -1,4 +1,5 @@
-"""Requests with tagged fields that this broker does not know: the unknown ones are skipped.
+"""Requests that kio's own reader refuses: those with tagged fields that this broker does not know, which are
+skipped, and with a duration that Python cannot hold.
 
 Rule: a request means the same with and without unknown tagged fields, at every level of it (KIP-482).
 """
@@ -7,17 +8,21 @@ Rule: a request means the same with and without unknown tagged fields, at every 
 # adds tags that an older broker has never heard of, and the size lets the broker step over them. kio's reader
 # is fast and raises KeyError on them, so the few requests that have some are read here: struct by struct in
 # Python, while kio reads the fields that are not structs.
+#
+# A duration in an int64 of milliseconds (the retention time of OffsetCommit 2 to 4) becomes a timedelta, of
+# which the longest has 2.7 million years. kio raises ValueError on longer ones; here they are cut.
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import Field, fields
+from datetime import timedelta
 from functools import cache
 from types import NoneType
 from typing import Any, Final, get_args, get_origin
 
 from kio._kio_native import get_field_reader
-from kio.serial.readers import read_compact_array_length, read_int8, read_legacy_array_length
+from kio.serial.readers import read_compact_array_length, read_int8, read_int64, read_legacy_array_length
 
 from fencepost.kafka_bridge.counts import read_unsigned_varint
 
@@ -70,10 +75,18 @@ def _field_reader(schema: Any, field: Field[Any]) -> Read:
         (kind,) = (each for each in arguments if each is not NoneType)
     if get_origin(kind) is tuple and hasattr(get_args(kind)[0], "__dataclass_fields__"):
         return _array_reader(tolerant_reader(get_args(kind)[0]), is_compact=schema.__flexible__)
+    if field.metadata.get("kafka_type") == "timedelta_i64":
+        return _read_duration
     if not hasattr(kind, "__dataclass_fields__"):
         is_tagged = "tag" in field.metadata
         return get_field_reader(schema, field, is_request_header=False, is_tagged_field=is_tagged)
     return _nullable_reader(tolerant_reader(kind)) if is_nullable else tolerant_reader(kind)
+
+
+def _read_duration(frame: memoryview, at: int) -> tuple[timedelta, int]:
+    milliseconds, size = read_int64(frame, at)
+    lowest, highest = (each // timedelta(milliseconds=1) for each in (timedelta.min, timedelta.max))
+    return timedelta(milliseconds=max(lowest, min(milliseconds, highest))), size
 
 
 def _array_reader(read_item: Read, *, is_compact: bool) -> Read:

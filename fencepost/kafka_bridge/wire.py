@@ -91,7 +91,7 @@ def decode_request(frame: memoryview, header: RequestHeader) -> Any:
 def _read(schema: Any, frame: memoryview, at: int) -> tuple[Any, int]:
     try:
         return _reader(schema)(frame, at)
-    except KeyError:  # an unknown tagged field
+    except (KeyError, ValueError):  # an unknown tagged field; a duration of more than 2.7 million years
         return tolerant_reader(schema)(frame, at)
 
 

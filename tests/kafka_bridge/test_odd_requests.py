@@ -21,7 +21,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.kafka_records import encode_record
 from fencepost.protocol.terms import NO_RETENTION, ConfigSource
 from tests.kafka_bridge.conftest import IMPATIENT
-from tests.kafka_bridge.samples import filled
+from tests.kafka_bridge.samples import bytes_of, filled
 from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
 from tests.kafka_bridge.test_topic_ids import ORDERS, in_context
 
@@ -506,6 +506,24 @@ def test_an_old_client_says_how_long_its_offsets_are_kept(version: int) -> None:
     (asked,) = in_context(groups.offset_commit(request, version)).requests
     assert isinstance(asked, m.OffsetCommit)
     assert asked.retention_ms == (5_000 if version <= 4 else NO_RETENTION)
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+@pytest.mark.parametrize("retention_ms", [-(2**63), 2**63 - 1])
+def test_offsets_may_be_kept_for_longer_than_python_can_count(
+    wire: KafkaSocket, version: int, retention_ms: int
+) -> None:
+    part = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    values = {
+        "group_id": "kept",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "retention_time": retention_ms,
+        "topics": [{"name": TOPIC, "partitions": [part]}],
+    }
+    request = bytes_of(load_request_schema(OFFSET_COMMIT, version), values)
+    ((committed,),) = (topic.partitions for topic in wire.ask_bytes(OFFSET_COMMIT, version, request).topics)
+    assert committed.error_code == NO_ERROR
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -120,7 +120,7 @@ UNUSUAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "int32": _edges(32),
     "int64": _edges(64),
     "timedelta_i32": _edges(32),
-    "timedelta_i64": _edges(32),
+    "timedelta_i64": _edges(64),
     "uuid": (UUID(int=0), UUID(int=7)),
     "bytes": (b"", b"\0"),
     "records": (b"", b"x" * 80),
