@@ -21,12 +21,21 @@ class FixedSetting(NamedTuple):
     because: str
     of_broker: str | None = None
 
+    @property
+    def meaning(self) -> str:
+        """What the setting means, in words."""
+        return f"It is always {self.wanted}: {self.because}."
+
+    @property
+    def wanted(self) -> str:
+        """The only value, in words."""
+        return self.value or "empty"
+
     def check(self, text: str) -> None:
         """ValueError if the text is another value."""
         text = text.strip()  # as ConfigDef.parseType
         if (text.lower() if self.config_type is ConfigType.BOOLEAN else text) != self.value:
-            wanted = self.value or "empty"
-            raise ValueError(f"it must be {wanted}: {self.because}")
+            raise ValueError(f"it must be {self.wanted}: {self.because}")
 
 
 _ONE_REPLICA: Final = "a partition has one replica"

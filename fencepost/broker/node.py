@@ -54,7 +54,7 @@ append.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
@@ -84,6 +84,7 @@ from fencepost.broker.contract import (
     StorageFailed,
     WakeMe,
 )
+from fencepost.broker.described_configs import topic_configs
 from fencepost.broker.groups import state as groups
 from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.leader_log import (
@@ -96,7 +97,7 @@ from fencepost.broker.leader_log import (
     LeaderLog,
     Ticket,
 )
-from fencepost.broker.log_config import SETTABLE, LogConfig, with_own
+from fencepost.broker.log_config import LogConfig, with_own
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.purgatory import (
@@ -193,10 +194,10 @@ class Node:
         """Whether a topic that a client only names is created: auto.create.topics.enable."""
         return self.settings.auto_create_topics_enable
 
-    @property
-    def topic_settings(self) -> Collection[str]:
-        """The names of all settings that a topic can have."""
-        return SETTABLE
+    def topic_configs(self, own: Mapping[str, str]) -> Sequence[m.DescribedConfig]:
+        """All settings of a topic that sets these itself."""
+        settings = self.settings
+        return tuple(topic_configs(settings, with_own(settings.log_config, own), own))
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """The name of the topic with this id, or None."""

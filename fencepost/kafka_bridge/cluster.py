@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from fencepost.kafka_bridge.configs import config_values
 from fencepost.kafka_bridge.exchange import (
     NOT_ASKED,
     Answer,
+    Context,
     Exchange,
     Translated,
     Values,
@@ -30,10 +32,8 @@ from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import BROKERS_DEFAULT, OPERATION_BITS, CoordinatorType
-from fencepost.protocol.wire_protocol import NodeTopics, Operations
+from fencepost.protocol.wire_protocol import NodeTopics
 
-ASSIGNS_ITSELF: Final = "manual assignments of partitions are not supported: give the number of partitions"
-DEFAULT_REPLICAS: Final = (-1, 1)  # the default, and what one node can have
 TRANSACTION_VERSION: Final = "transaction.version"
 GROUP_VERSION: Final = "group.version"
 GROUP_VERSION_MAX: Final = 1  # the consumer protocol (KIP-848)
@@ -45,7 +45,6 @@ SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """The name of a client's software, and its version (ApiVersionsRequest.isValid)."""
 FIRST_BY_ID: Final = 12  # Metadata
 FIRST_DELETE_BY_ID: Final = 6  # DeleteTopics
-FIRST_WITH_CONFIGS: Final = 5  # CreateTopics
 NO_CLUSTER: Final = m.MetadataReply(cluster_id="", controller_id=-1, nodes=(), topics=())
 AUTO_CREATES_ALWAYS: Final = 3  # Metadata: the last version that does not say whether topics may be created
 
@@ -257,118 +256,58 @@ def _coordinator(key: str, answer: Answer) -> Values:
     }
 
 
-def create_topics(request: Any, version: int) -> Translated:
-    """Create topics. One node has the one replica of each partition, and the broker assigns it. Since version
-    5 the response shows what was created (KIP-525), to those who may see it.
+def create_topics(request: Any, _: int) -> Translated:
+    """Create topics. The response shows what they have become (KIP-525), or would become if they are only
+    checked, to those who may see it.
     """
-    return lambda context: _create_topics(request, version, context.operations)
+    return lambda context: _create_topics(request, context)
 
 
-def _create_topics(request: Any, version: int, operations: Operations) -> Exchange:
-    refused = {topic.name: because for topic in request.topics if (because := _refusal(topic)) is not None}
-    topics = tuple(_new_topic(topic) for topic in request.topics)
-    asked = m.CreateTopics(topics=topics, validate_only=request.validate_only)
-    requests = _with_check(asked, refused)
+def _create_topics(request: Any, context: Context) -> Exchange:
+    asked = m.CreateTopics(topics=tuple(map(_new_topic, request.topics)), validate_only=request.validate_only)
+    own = {topic.topic: topic.configs for topic in asked.topics}
 
-    def may_show(topic: str) -> bool:
-        return bool(operations("Topic", topic) & OPERATION_BITS["DescribeConfigs"])
+    @cache
+    def configs(own: Sequence[m.TopicConfig]) -> list[Values]:
+        """The settings of a topic; most topics have the same ones, and theirs are made once."""
+        texts = {each.name: each.value for each in own if each.value is not None}
+        return [config_values(config) for config in context.topics.topic_configs(texts)]
 
-    def follow_up(answers: Sequence[Answer]) -> tuple[m.Request, ...]:
-        told = () if answers[0].body is None else answers[0].body.topics
-        # The node is not asked for what the client may not see: it would log a denial, and Kafka does not.
-        created = tuple(each.topic for each in told if each.error is NO_ERROR and may_show(each.topic))
-        shows = version >= FIRST_WITH_CONFIGS and not request.validate_only and created
-        return (m.DescribeConfigs(topics=created, node_id=None),) if shows else ()
+    def created(result: m.TopicError) -> Values:
+        is_created, error = result.error is NO_ERROR, NO_ERROR
+        if is_created and not context.operations("Topic", result.topic) & OPERATION_BITS["DescribeConfigs"]:
+            # The topic was created nevertheless: the reason why its numbers are -1 has a field of its own.
+            is_created, error = False, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return _topic_values(result) | {
+            "topic_config_error_code": error,
+            "num_partitions": result.partition_count if is_created else -1,
+            "replication_factor": 1 if is_created else -1,
+            # Never null: Java's admin client fails on null.
+            "configs": configs(own[result.topic]) if is_created else [],
+        }
 
-    def respond(answers: Sequence[Answer]) -> Values:
-        results = _with_refusals(requests, answers, refused)
-        shown = answers[-1].body.topics if len(answers) > len(requests) and answers[-1].body else ()
-        configs = {topic.topic: topic for topic in shown}
-        created = [
-            _created_values(
-                result, configs.get(result.topic), is_hidden=not result.error and not may_show(result.topic)
-            )
-            for result in results
-        ]
-        return {"throttle_time": 0, "topics": created}
+    def respond(answer: Answer) -> Values:
+        results = of_each(answer, "topics", own, _refused_topic)
+        return {"throttle_time": 0, "topics": [created(result) for result in results]}
 
-    return Exchange(requests, respond, follow_up)
+    return one(asked, respond)
 
 
 def _new_topic(topic: Any) -> m.CreateTopic:
-    # Kafka refuses these before it looks at the number of partitions, and more replicas than brokers only
-    # after that (ReplicationControlManager.createTopic). `_refusal` gives their errors, so the node must not
-    # refuse the number first.
-    is_refused_before = topic.assignments or (topic.replication_factor < 1 and not _is_available(topic))
     return m.CreateTopic(
         topic=topic.name,
-        partition_count=BROKERS_DEFAULT if is_refused_before else topic.num_partitions,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=tuple(
+            m.ReplicaAssignment(partition=each.partition_index, node_ids=each.broker_ids)
+            for each in topic.assignments
+        ),
         configs=tuple(m.TopicConfig(name=each.name, value=each.value) for each in topic.configs),
     )
 
 
-_Refusals = Mapping[str, tuple[ErrorCode, str]]
-_Checkable = TypeVar("_Checkable", m.CreateTopics, m.CreatePartitions)
-
-
-def _with_check(asked: _Checkable, refused: _Refusals) -> tuple[_Checkable, ...]:
-    """The request without the topics that are refused here, and another one in which the node only checks
-    those. What it finds comes first, as in Kafka (ReplicationControlManager): whether they exist, and whether
-    their names and settings are allowed.
-    """
-    good = tuple(topic for topic in asked.topics if topic.topic not in refused)
-    others = tuple(topic for topic in asked.topics if topic.topic in refused)
-    requests = (attrs.evolve(asked, topics=good),)
-    return (*requests, attrs.evolve(asked, topics=others, validate_only=True)) if others else requests
-
-
-def _with_refusals(
-    requests: Sequence[_Checkable], answers: Sequence[Answer], refused: _Refusals
-) -> list[m.TopicError]:
-    """The results of all topics. Where the check found nothing, a topic is refused here."""
-    results: list[m.TopicError] = []
-    for request, answer in zip(requests, answers, strict=False):  # that to a follow-up may come last
-        names = dict.fromkeys(topic.topic for topic in request.topics)
-        results += of_each(answer, "topics", names, _refused_topic)
-    return [
-        m.TopicError(topic=result.topic, error=refused[result.topic][0], because=refused[result.topic][1])
-        if result.error is NO_ERROR and result.topic in refused
-        else result
-        for result in results
-    ]
-
-
 def _refused_topic(name: str, error: ErrorCode) -> m.TopicError:
     return m.TopicError(topic=name, error=error)
-
-
-def _created_values(result: m.TopicError, shown: m.TopicConfigs | None, *, is_hidden: bool) -> Values:
-    hidden = NO_ERROR if shown is None else shown.error
-    if is_hidden:
-        hidden = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    is_shown = result.error is NO_ERROR and hidden is NO_ERROR
-    return _topic_values(result) | {
-        # To a client that may not see them, KIP-525 shows -1 for the two numbers, and says why in a field of
-        # its own: the topic was created nevertheless.
-        "topic_config_error_code": hidden,
-        "num_partitions": result.partition_count if is_shown else -1,
-        "replication_factor": 1 if is_shown else -1,
-        # Never null: Java's admin client fails on null.
-        "configs": [config_values(config) for config in (() if shown is None else shown.configs)],
-    }
-
-
-def _refusal(topic: Any) -> tuple[ErrorCode, str] | None:
-    if topic.assignments:
-        return ErrorCode.INVALID_REQUEST, ASSIGNS_ITSELF
-    if not _is_available(topic):
-        because = f"there is one broker, so the replication factor is 1, not {topic.replication_factor}"
-        return ErrorCode.INVALID_REPLICATION_FACTOR, because
-    return None
-
-
-def _is_available(topic: Any) -> bool:
-    return topic.replication_factor in DEFAULT_REPLICAS
 
 
 def _topic_values(result: m.TopicError) -> dict[str, Any]:
@@ -453,17 +392,21 @@ def _delete_topics(names: tuple[str, ...]) -> Exchange:
 
 
 def create_partitions(request: Any, _: int) -> Exchange:
-    """Add partitions to topics; the broker assigns them."""
-    refused = {
-        topic.name: (ErrorCode.INVALID_REQUEST, ASSIGNS_ITSELF)
-        for topic in request.topics
-        if topic.assignments
-    }
-    topics = tuple(m.NewPartitions(topic=topic.name, count=topic.count) for topic in request.topics)
-    requests = _with_check(m.CreatePartitions(topics=topics, validate_only=request.validate_only), refused)
+    """Add partitions to topics."""
+    topics = tuple(map(_new_partitions, request.topics))
+    names = dict.fromkeys(topic.topic for topic in topics)
 
-    def respond(answers: Sequence[Answer]) -> Values:
-        results = _with_refusals(requests, answers, refused)
+    def respond(answer: Answer) -> Values:
+        results = of_each(answer, "topics", names, _refused_topic)
         return {"throttle_time": 0, "results": [_topic_values(result) for result in results]}
 
-    return Exchange(requests, respond)
+    return one(m.CreatePartitions(topics=topics, validate_only=request.validate_only), respond)
+
+
+def _new_partitions(topic: Any) -> m.NewPartitions:
+    assignments = topic.assignments
+    return m.NewPartitions(
+        topic=topic.name,
+        count=topic.count,
+        assignments=None if assignments is None else tuple(each.broker_ids for each in assignments),
+    )

@@ -7,7 +7,7 @@ right that is missing for one does not refuse the others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from fencepost.kafka_bridge.exchange import Answer, Exchange, Translated, Values
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import ASKED_NODE, INT32_MAX, ConfigOperation
+from fencepost.protocol.wire_protocol import NodeTopics
 
 DEFAULTS_OF_BROKERS: Final = ""  # dynamic settings of all brokers, of which there are none
 
@@ -48,7 +49,10 @@ def describe_configs(request: Any, _: int) -> Exchange:
         of_topics = _of_topics(topics, answers[0]) if topics else {}
         # The answers are in the order of the requests: all topics in one, then a node in each.
         of_nodes = dict(zip(node_ids, answers[-len(node_ids) :], strict=True)) if node_ids else {}
-        shown = _Shown(with_synonyms=request.include_synonyms)
+        shown = _Shown(
+            with_synonyms=request.include_synonyms,
+            with_meanings=getattr(request, "include_documentation", False),  # KIP-569
+        )
         results = [
             {
                 "resource_type": each.resource_type,
@@ -119,6 +123,7 @@ class _Shown:
     """The settings in one response. Most topics have the same ones, and theirs are made once."""
 
     with_synonyms: bool
+    with_meanings: bool
     made: dict[tuple[int, tuple[str, ...]], list[Values]] = attrs.Factory(dict[Any, Any])  # by id, and names
 
     def values(self, configs: Sequence[m.DescribedConfig], names: Sequence[str] | None) -> list[Values]:
@@ -133,8 +138,7 @@ class _Shown:
         return {
             **config_values(config),
             "config_type": config.config_type,
-            # Kafka describes its settings to those who ask (KIP-569), and answers null to all others.
-            "documentation": None,
+            "documentation": config.meaning if self.with_meanings else None,
             "synonyms": [
                 {"name": each.name, "value": each.value, "source": each.source}
                 for each in (config.synonyms if self.with_synonyms else ())
@@ -154,7 +158,7 @@ def incremental_alter_configs(request: Any, _: int) -> Exchange:
 
 def alter_configs(request: Any, _: int) -> Translated:
     """Replace the settings of topics: those that are not named get their defaults again."""
-    return lambda context: _altered(request, _Replacement(context.topics.topic_settings).changes)
+    return lambda context: _altered(request, _Replacement(context.topics).changes)
 
 
 def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigChange, ...]]) -> Exchange:
@@ -224,9 +228,12 @@ def _change(config: Any) -> m.ConfigChange:
 class _Replacement:
     """The changes after which a topic has some settings, and of all others the defaults."""
 
-    def __init__(self, settings: Iterable[str]) -> None:
+    def __init__(self, topics: NodeTopics) -> None:
         delete = ConfigOperation.DELETE
-        self._deleted = [m.ConfigChange(name=name, operation=delete, value=None) for name in settings]
+        self._deleted = [
+            m.ConfigChange(name=config.name, operation=delete, value=None)
+            for config in topics.topic_configs({})
+        ]
 
     def changes(self, configs: Sequence[Any]) -> tuple[m.ConfigChange, ...]:
         named = {each.name for each in configs}

@@ -86,6 +86,7 @@ class ErrorCode(IntEnum):
     TOPIC_ALREADY_EXISTS = 36, _R.RAISE, "a topic with that name already exists"
     INVALID_PARTITIONS = 37, _R.RAISE, "the number of partitions is not allowed"
     INVALID_REPLICATION_FACTOR = 38, _R.RAISE, "the cluster does not have that many brokers"
+    INVALID_REPLICA_ASSIGNMENT = 39, _R.RAISE, "the partitions cannot be placed on these brokers"
     INVALID_CONFIG = 40, _R.RAISE, "the setting is unknown, or its value is not allowed"
     INVALID_REQUEST = 42, _R.FATAL, "the request is not valid"
     POLICY_VIOLATION = 44, _R.RAISE, "a limit of the cluster, or a setting of the topic, forbids the request"

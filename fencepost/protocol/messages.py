@@ -20,6 +20,7 @@ import attrs
 from fencepost.protocol.codec import Int8, Int16, Int32, Int64, Records
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import (
+    BROKERS_DEFAULT,
     NO_ACKS,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -364,11 +365,23 @@ class TopicConfig:
 
 
 @value(kw_only=True)
+class ReplicaAssignment:
+    """The nodes that are to have the replicas of a new partition; the first one leads it."""
+
+    partition: Int32
+    node_ids: tuple[Int32, ...]
+
+
+@value(kw_only=True)
 class CreateTopic:
-    """A new topic. With -1 partitions, it gets num.partitions of the broker."""
+    """A new topic. With -1 partitions, it gets num.partitions of the broker. With assignments, it gets those
+    partitions, and both numbers must be -1.
+    """
 
     topic: str
     partition_count: Int32
+    replication_factor: Int16 = BROKERS_DEFAULT
+    assignments: tuple[ReplicaAssignment, ...] = ()
     configs: tuple[TopicConfig, ...] = ()
 
 
@@ -398,10 +411,13 @@ class CreateTopicsReply:
 
 @value(kw_only=True)
 class NewPartitions:
-    """How many partitions a topic is to have, including those that it has."""
+    """How many partitions a topic is to have, including those that it has. `assignments`: the nodes that are
+    to have the replicas of each new one; None leaves that to the controller.
+    """
 
     topic: str
     count: Int32
+    assignments: tuple[tuple[Int32, ...], ...] | None = None
 
 
 @value(kw_only=True)
@@ -494,7 +510,7 @@ class ConfigSynonym:
 class DescribedConfig:
     """A setting that is in force. `name`: Kafka's name for it. `value`: as text. `source`: where the value
     comes from. `config_type`: what the text stands for. `is_read_only`: it cannot be altered while the broker
-    runs. `synonyms`: every value that it has, the one in force first.
+    runs. `synonyms`: every value that it has, the one in force first. `meaning`: what it means, in words.
     """
 
     name: str
@@ -503,6 +519,7 @@ class DescribedConfig:
     config_type: ConfigType
     is_read_only: bool
     synonyms: tuple[ConfigSynonym, ...]
+    meaning: str
 
 
 @value(kw_only=True)

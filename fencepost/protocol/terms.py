@@ -32,7 +32,7 @@ LAST_GRANTED_EPOCH: Final = INT16_MAX - 1
 
 ASKED_NODE: Final = -1  # DescribeConfigs: the node that gets the request
 NO_RETENTION: Final = -1  # OffsetCommit: the broker decides how long offsets are kept
-BROKERS_DEFAULT: Final = -1  # CreateTopics: as many partitions as num.partitions says
+BROKERS_DEFAULT: Final = -1  # CreateTopics: as many partitions as num.partitions says, and one replica
 NEWEST_VERSION: Final = INT16_MAX  # of a request: the newest version of its API
 
 LATEST_TIMESTAMP: Final = -1  # ListOffsets: the end that the isolation level allows

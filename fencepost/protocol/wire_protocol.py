@@ -16,7 +16,7 @@ Rule: an instance belongs to one connection. It knows bytes and messages, and ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import attrs
@@ -31,6 +31,7 @@ from fencepost.protocol.frames import (
     decode_request,
     encode_reply,
 )
+from fencepost.protocol.messages import DescribedConfig
 from fencepost.protocol.terms import TopicPartition
 
 
@@ -46,16 +47,15 @@ class Asked(NamedTuple):
 
 
 class NodeTopics(Protocol):
-    """What a node knows of topics and their ids (KIP-516), and which settings topics can have."""
+    """What a node knows of topics, their ids (KIP-516) and their settings."""
 
     @property
     def creates_named_topics(self) -> bool:
         """Whether a topic that a client only names is created: auto.create.topics.enable."""
         ...
 
-    @property
-    def topic_settings(self) -> Collection[str]:
-        """The names of all settings that a topic can have."""
+    def topic_configs(self, own: Mapping[str, str]) -> Sequence[DescribedConfig]:
+        """All settings of a topic that sets these itself."""
         ...
 
     def topic_name(self, topic_id: bytes) -> str | None:

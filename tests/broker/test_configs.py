@@ -5,8 +5,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from fencepost.broker.broker_configs import NODE_CONFIGS
+from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS
 from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.config_meanings import MEANINGS
 from fencepost.broker.expiration import scan_if_due
 from fencepost.broker.fixed_configs import FIXED_CONFIGS
 from fencepost.broker.limits import REQUEST_PARTITIONS
@@ -166,6 +167,21 @@ def test_a_node_says_its_settings(node_id: int) -> None:
         ("offsets.topic.num.partitions", "50", DEFAULT),
     ]
     assert all(each.is_read_only for each in body.node)
+
+
+def test_each_setting_says_what_it_means() -> None:
+    story = Story()
+    body = body_of(
+        story.ask(m.DescribeConfigs(topics=("orders",), node_id=ASKED_NODE)), m.DescribeConfigsReply
+    )
+    (topic,) = body.topics
+    meanings = {each.name: each.meaning for each in (*body.node, *topic.configs)}
+    assert all(text.endswith(".") for text in meanings.values()), meanings
+    assert meanings["min.insync.replicas"] == "It is always 1: a partition has one replica."
+    of_topic, of_broker = meanings["retention.ms"], meanings["log.retention.ms"]
+    assert of_broker == f"{of_topic} A topic can set retention.ms itself."
+    unknown = MEANINGS.keys() - {*TOPIC_CONFIGS, *NODE_CONFIGS, *CONNECTION_CONFIGS}
+    assert not unknown, "meanings of settings that do not exist"
 
 
 def test_a_node_that_scans_as_often_as_its_settings_allow_lets_time_pass() -> None:

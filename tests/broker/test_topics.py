@@ -33,6 +33,7 @@ from fencepost.protocol.terms import (
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
+from tests.broker.cluster import CONTROLLER, Cluster
 from tests.broker.disks import keeps_nothing, story_of_a_forgotten_topic
 from tests.broker.requests import (
     COMMIT,
@@ -204,6 +205,58 @@ def test_a_topic_has_as_many_partitions_as_the_broker_says_if_nobody_else_does()
     (answer,) = body_of(story.ask(create("wide", BROKERS_DEFAULT)), m.CreateTopicsReply).topics
     assert answer.partition_count == 3
     assert sorted(story.host.node.cluster.topics["wide"].leaders) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("count", "factor", "assigned", "error"),
+    [
+        (-1, -1, {0: (1,)}, ErrorCode.NONE),
+        (-1, -1, {1: (1,), 0: (1,)}, ErrorCode.NONE),
+        (1, -1, {0: (1,)}, ErrorCode.INVALID_REQUEST),
+        (-1, 1, {0: (1,)}, ErrorCode.INVALID_REQUEST),
+        (-1, -1, {1: (1,)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (-1, -1, {-1: (1,)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (-1, -1, {0: ()}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (-1, -1, {0: (2,)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (-1, -1, {0: (1,), 1: (-1,)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (-1, -1, {0: (1, 1)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, 1, {}, ErrorCode.NONE),
+        (3, 2, {}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        (3, 0, {}, ErrorCode.INVALID_REPLICATION_FACTOR),
+    ],
+)
+def test_a_topic_is_laid_out_as_its_request_says(
+    count: int, factor: int, assigned: dict[int, tuple[int, ...]], error: ErrorCode
+) -> None:
+    """The errors are those of Apache Kafka 4.3.1."""
+    story = Story(settings=attrs.evolve(SETTINGS, num_partitions=7))
+    wanted = m.CreateTopic(
+        topic="laid-out",
+        partition_count=count,
+        replication_factor=factor,
+        assignments=tuple(
+            m.ReplicaAssignment(partition=number, node_ids=ids) for number, ids in assigned.items()
+        ),
+    )
+    (answer,) = body_of(story.ask(m.CreateTopics(topics=(wanted,))), m.CreateTopicsReply).topics
+    assert answer.error is error
+    if error is ErrorCode.NONE:
+        expected = len(assigned) or count
+        assert answer.partition_count == expected
+        assert sorted(story.host.node.cluster.topics["laid-out"].leaders) == list(range(expected))
+
+
+def test_partitions_are_on_the_nodes_that_their_request_names() -> None:
+    cluster = Cluster()
+    assignments = tuple(
+        m.ReplicaAssignment(partition=number, node_ids=(node_id,)) for number, node_id in enumerate((2, 2, 1))
+    )
+    wanted = m.CreateTopic(topic="placed", partition_count=BROKERS_DEFAULT, assignments=assignments)
+    cluster.ask(CONTROLLER, m.CreateTopics(topics=(wanted,)))
+    more = m.NewPartitions(topic="placed", count=5, assignments=((3,), (2,)))
+    cluster.ask(CONTROLLER, m.CreatePartitions(topics=(more,), validate_only=False))
+    cluster.run()
+    assert [cluster.leader(TopicPartition("placed", number)) for number in range(5)] == [2, 2, 1, 3, 2]
 
 
 def test_a_topic_is_tried_and_not_created() -> None:

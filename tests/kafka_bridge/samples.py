@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -20,7 +20,24 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial._serialize import get_field_writer
 
 from fencepost.kafka_bridge.response_bytes import ResponseBytes, writer
+from fencepost.protocol.messages import DescribedConfig
 from fencepost.protocol.primitives import put_unsigned_varint
+
+
+class NoTopics:
+    """What a node knows of topics that has none."""
+
+    creates_named_topics = True
+
+    def topic_configs(self, own: Mapping[str, str]) -> Sequence[DescribedConfig]:
+        return ()
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        return None
+
+    def topic_id(self, topic: str) -> bytes | None:
+        return None
+
 
 UNKNOWN_TAGS: Final = range(1_000, 2_000_000)
 NO_BYTES: Final = b""

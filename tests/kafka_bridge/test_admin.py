@@ -114,7 +114,17 @@ def test_a_topic_gets_more_partitions(admin: Any) -> None:
     assert len(admin.list_topics(TOPIC, 10).topics[TOPIC].partitions) == 5
     assert refused(grow([kafka.NewPartitions(TOPIC, 5)]))[0] == Code.INVALID_PARTITIONS
     assert refused(grow([kafka.NewPartitions("absent", 5)]))[0] == Code.UNKNOWN_TOPIC_OR_PART
-    assert refused(grow([kafka.NewPartitions(TOPIC, 6, [[1]])]))[0] == Code.INVALID_REQUEST
+    assert refused(grow([kafka.NewPartitions(TOPIC, 6, [[2]])]))[0] == Code.INVALID_REPLICA_ASSIGNMENT
+    assert refused(grow([kafka.NewPartitions(TOPIC, 7, [[1]])]))[0] == Code.INVALID_REPLICA_ASSIGNMENT
+    done(grow([kafka.NewPartitions(TOPIC, 7, [[1], [1]])]))
+    assert len(admin.list_topics(TOPIC, 10).topics[TOPIC].partitions) == 7
+
+
+def test_the_partitions_of_a_topic_are_assigned(admin: Any) -> None:
+    new = kafka.NewTopic("assigned", 2, replica_assignment=[[1], [1]])
+    done(admin.create_topics([new]))
+    found = admin.list_topics("assigned", 10).topics["assigned"].partitions
+    assert {number: each.replicas for number, each in found.items()} == {0: [1], 1: [1]}
 
 
 def test_a_topic_can_be_tried(admin: Any) -> None:
@@ -150,9 +160,10 @@ def test_only_who_may_create_topics_creates_one_by_its_name(may_create: bool) ->
         assert found == (None if may_create else Code.TOPIC_AUTHORIZATION_FAILED)
 
 
+@pytest.mark.parametrize("is_only_checked", [True, False])
 @pytest.mark.parametrize("may_see", [True, False])
 def test_who_creates_a_topic_is_shown_what_it_has_become(
-    may_see: bool, caplog: pytest.LogCaptureFixture
+    may_see: bool, is_only_checked: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """KIP-525; the settings only with the right to see them. That it is missing is no attempt to see them."""
     allow = ["Create", "Describe", "DescribeConfigs"] if may_see else ["Create"]
@@ -161,7 +172,7 @@ def test_who_creates_a_topic_is_shown_what_it_has_become(
     with fencepost.Broker(acls=acls) as broker:
         creator: Any = KAFKA.KafkaAdminClient(bootstrap_servers=broker.address)
         with closing(creator):
-            (topic,) = creator.create_topics(wanted)["topics"]
+            (topic,) = creator.create_topics(wanted, validate_only=is_only_checked)["topics"]
     shown = (topic["num_partitions"], topic["replication_factor"], topic["topic_config_error_code"])
     if may_see:
         retention = topic["configs"]["retention.ms"]

@@ -23,7 +23,7 @@ from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.frames import REQUEST_ARRAY_LENGTH_MAX, REQUEST_HEADER_MAX
 from fencepost.protocol.wire_protocol import SessionRoom
 from tests.attack.kafka_frames import damaged_frames
-from tests.kafka_bridge.samples import sample, with_unknown_tags
+from tests.kafka_bridge.samples import NoTopics, sample, with_unknown_tags
 
 SCHEMAS: Final = [
     load_request_schema(api.key, version)
@@ -33,19 +33,6 @@ SCHEMAS: Final = [
 PRODUCE, METADATA, DELETE_GROUPS = 0, 3, 42
 FRAMES: Final = 2_000
 HUGE: Final = b"\xff\xff\xff\xff\x07"  # 2,147,483,646 entries of a compact array
-
-
-class NoTopics:
-    """A node that has none."""
-
-    creates_named_topics = True
-    topic_settings = ()
-
-    def topic_name(self, topic_id: bytes) -> str | None:
-        return None
-
-    def topic_id(self, topic: str) -> bytes | None:
-        return None
 
 
 def frame(key: int, version: int, body: bytes) -> memoryview:

@@ -29,7 +29,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.frames import ReplyFrame
 from fencepost.protocol.wire_protocol import SessionRoom
-from tests.kafka_bridge.samples import without_tags
+from tests.kafka_bridge.samples import NoTopics, without_tags
 
 BY_NAME: Final = 12
 BY_ID: Final = 13
@@ -225,10 +225,7 @@ def test_a_fetch_that_is_refused_tells_each_partition(version: int, parts: list[
 # --- through the protocol -----------------------------------------------------------------------------------
 
 
-class Topics:
-    creates_named_topics = True
-    topic_settings = ()
-
+class Topics(NoTopics):
     def topic_name(self, topic_id: bytes) -> str | None:
         return "orders" if topic_id == ORDERS.bytes else None
 

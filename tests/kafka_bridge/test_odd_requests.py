@@ -232,14 +232,22 @@ def create(wire: KafkaSocket, name: str, *configs: tuple[str, str | None], **val
     return created
 
 
-ASSIGNED = {
-    "num_partitions": -1,
-    "replication_factor": -1,
-    "assignments": [{"partition_index": 0, "broker_ids": [1]}],
-}
+def assigned(*partitions: tuple[int, list[int]]) -> dict[str, Any]:
+    return {
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "assignments": [{"partition_index": number, "broker_ids": ids} for number, ids in partitions],
+    }
 
 
-@pytest.mark.parametrize("unavailable", [{"replication_factor": 3}, {"replication_factor": 0}, ASSIGNED])
+@pytest.mark.parametrize(
+    ("unavailable", "of_replicas"),
+    [
+        ({"replication_factor": 3}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"replication_factor": 0}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        (assigned((0, [2])), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
 @pytest.mark.parametrize(
     ("name", "configs", "error"),
     [
@@ -249,13 +257,10 @@ ASSIGNED = {
     ],
 )
 def test_where_replicas_are_is_looked_at_last(
-    wire: KafkaSocket, unavailable: Any, name: str, configs: Any, error: ErrorCode
+    wire: KafkaSocket, unavailable: Any, of_replicas: ErrorCode, name: str, configs: Any, error: ErrorCode
 ) -> None:
     assert create(wire, name, *configs, **unavailable).error_code == error
-    refused = create(wire, "unavailable", **unavailable).error_code
-    assert refused == (
-        ErrorCode.INVALID_REQUEST if unavailable is ASSIGNED else ErrorCode.INVALID_REPLICATION_FACTOR
-    )
+    assert create(wire, "unavailable", **unavailable).error_code == of_replicas
     assert topic_id(wire, "unavailable") is None
 
 
@@ -293,7 +298,8 @@ def test_assignments_are_looked_at_after_the_topic(wire: KafkaSocket) -> None:
     assigned = [{"broker_ids": [1]}]
     topics = [{"name": name, "count": 9, "assignments": assigned} for name in (TOPIC, "absent")]
     topics.append({"name": TOPIC, "count": 1, "assignments": assigned})
-    errors = [ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PARTITIONS]
+    wrong = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    errors = [wrong, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PARTITIONS]
     for topic, error in zip(topics, errors, strict=True):
         told = ask(wire, CREATE_PARTITIONS, 3, topics=[topic], timeout=9_000, validate_only=False)
         assert [result.error_code for result in told.results] == [error]
@@ -308,6 +314,21 @@ def test_a_new_topic_has_no_setting_without_a_value(wire: KafkaSocket) -> None:
 # --- settings ----------------------------------------------------------------------------------------------
 
 OWN = {"retention.ms": "5000", "cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_settings_are_explained_to_those_who_ask(wire: KafkaSocket, version: int, is_asked: bool) -> None:
+    """Since version 3 (KIP-569)."""
+    named = {"resource_type": 2, "resource_name": TOPIC, "configuration_keys": ["segment.ms"]}
+    asks = {"include_synonyms": False, "include_documentation": is_asked}
+    ((config,),) = (
+        found.configs for found in ask(wire, DESCRIBE_CONFIGS, version, resources=[named], **asks).results
+    )
+    text = "A segment is also full when a new batch is this much newer than its first one."
+    assert getattr(config, "documentation", None) == (text if is_asked and version >= 3 else None)
+
+
 TOPICS, BROKERS, GROUPS = 2, 4, 32
 
 

@@ -26,7 +26,7 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.wire_protocol import SessionRoom
 from tests.broker.requests import Identity, body_of
 from tests.broker.story import SETTINGS, Story
-from tests.kafka_bridge.samples import filled
+from tests.kafka_bridge.samples import NoTopics, filled
 
 RECORDED: Final = {
     conversation["name"]: conversation["steps"]
@@ -48,11 +48,8 @@ Step = Mapping[str, Any]
 Values = Mapping[str, Any]
 
 
-class KnownTopics:
+class KnownTopics(NoTopics):
     """The ids of the topics, as a connection knows them."""
-
-    creates_named_topics = True
-    topic_settings = ()
 
     def __init__(self, cluster: Controller) -> None:
         self._cluster = cluster

@@ -26,7 +26,7 @@ from fencepost.kafka_bridge.wire import API_VERSIONS_KEY, encode_response
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, ApiVersions
 from fencepost.protocol.wire_protocol import SessionRoom
-from tests.kafka_bridge.samples import ITEMS_MAX, sample
+from tests.kafka_bridge.samples import ITEMS_MAX, NoTopics, sample
 
 TRIES: Final = 2
 LENGTH_SIZE: Final = 4
@@ -37,11 +37,8 @@ CORRELATION_ID_SIZE: Final = 4
 TEXTS: Final = ("", "orders", "größe")
 
 
-class Topics:
+class Topics(NoTopics):
     """Some ids have names, and some names ids."""
-
-    creates_named_topics = True
-    topic_settings = ()
 
     def topic_name(self, topic_id: bytes) -> str | None:
         return f"topic-{topic_id[0]}" if topic_id[0] % 4 else None

@@ -24,15 +24,13 @@ from fencepost.protocol.terms import (
     NO_TOPIC_ID,
 )
 from fencepost.protocol.wire_protocol import SessionRoom
+from tests.kafka_bridge.samples import NoTopics
 
 ORDERS, GHOST, NEW = UUID(int=1), UUID(int=2), UUID(int=3)
 UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_ID
 
 
-class Topics:
-    creates_named_topics = True
-    topic_settings = ()
-
+class Topics(NoTopics):
     def topic_name(self, topic_id: bytes) -> str | None:
         return "orders" if topic_id == ORDERS.bytes else None
 

@@ -106,13 +106,6 @@ DIFFERENCES: Final = (
         "election.",
     ),
     Difference(
-        what="places of partitions",
-        kafka="CreateTopics and CreatePartitions may say which brokers have the replicas of each partition.",
-        here="The broker places partitions itself, and refuses requests that do.",
-        because="A broker is a cluster of one, so there is only one place.",
-        noticed="INVALID_REQUEST. Give the number of partitions instead of an assignment.",
-    ),
-    Difference(
         what="controller",
         kafka="A quorum of controllers elects a leader with Raft (KRaft) and detects failed brokers.",
         here="One node leads `__cluster_metadata`; leaders move only on request. There is no failure "
@@ -487,10 +480,9 @@ DIFFERENCES: Final = (
     Difference(
         what="values that no client sends",
         kafka="A Fetch that claims to be a follower's gets NOT_LEADER_OR_FOLLOWER, and one with a leader "
-        "epoch below -1 has none. A CreatePartitions with an empty list of assignments gets "
-        "INVALID_REPLICA_ASSIGNMENT. A Fetch with epoch 0 and without partitions opens a session.",
-        here="Each Fetch is a consumer's, and a leader epoch below -1 is too old. The empty list is like "
-        "null. There is no session without partitions.",
+        "epoch below -1 has none. A Fetch with epoch 0 and without partitions opens a session.",
+        here="Each Fetch is a consumer's, and a leader epoch below -1 is too old. There is no session "
+        "without partitions.",
         because="They need no code of their own.",
         noticed="Only with hand-crafted requests.",
     ),
@@ -501,20 +493,6 @@ DIFFERENCES: Final = (
         here="The timeout does not count.",
         because="The controller does everything within a step, so nothing can time out.",
         noticed="The topics are created, deleted or enlarged.",
-    ),
-    Difference(
-        what="settings of a topic that is only checked (KIP-525)",
-        kafka="The reply to a CreateTopics with validate_only shows the settings that the topics would have.",
-        here="It shows none.",
-        because="A node describes the settings of topics that it has.",
-        noticed="CreateTopicsResult.config() of Kafka's Java client is empty.",
-    ),
-    Difference(
-        what="documentation of settings (KIP-569)",
-        kafka="DescribeConfigs describes each setting in words to those who ask.",
-        here="The text is null.",
-        because="compaction.md and clients.md describe the settings.",
-        noticed="User interfaces show settings without an explanation.",
     ),
     Difference(
         what="an interrupted commit",

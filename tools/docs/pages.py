@@ -20,6 +20,7 @@ from kio.index import UnknownEntity, load_request_schema
 from fencepost.broker.access.table import RIGHTS, Filter, Need, Right
 from fencepost.broker.broker_configs import CONNECTION_CONFIGS, FIXED_CONFIGS, NODE_CONFIGS
 from fencepost.broker.check_tables import Check
+from fencepost.broker.config_meanings import MEANINGS
 from fencepost.broker.faults import NEEDS, NOT_PLAYED, NOT_SEEN
 from fencepost.broker.groups.consumer_heartbeat import HEARTBEAT_CHECKS
 from fencepost.broker.groups.reconciliation import RECONCILIATION
@@ -327,14 +328,19 @@ def _kafka_apis() -> str:
 
 
 def _broker_settings() -> str:
-    """The settings that `serve --override` takes, with their defaults and what they can be."""
+    """The settings that `serve --override` takes: their defaults, what they can be, and what they mean."""
     rows = [
-        (f"`{config.name}`", _default(getattr(settings, config.field)), config.values)
+        (
+            f"`{config.name}`",
+            _default(getattr(settings, config.field)),
+            config.values,
+            MEANINGS[config.name].replace("__", r"\_\_"),
+        )
         for configs, settings in ((NODE_CONFIGS, NodeSettings()), (CONNECTION_CONFIGS, ConnectionSettings()))
         for config in configs.values()
         if config.name not in {*SET_OTHERWISE, *FIXED_CONFIGS}
     ]
-    return tables.markdown_table(["setting", "default", "values"], sorted(rows))
+    return tables.markdown_table(["setting", "default", "values", "meaning"], sorted(rows))
 
 
 def _default(value: Any) -> str:

@@ -76,6 +76,7 @@ from fencepost.protocol.metadata_log import (
     topic_number,
 )
 from fencepost.protocol.terms import (
+    BROKERS_DEFAULT,
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
     NO_LEADER_EPOCH,
@@ -224,7 +225,7 @@ def create_topics(
     answers: list[m.TopicError] = []
     made: dict[str, bytes] = {}
     times_named = Counter(wanted.topic for wanted in request.topics)
-    count = sum(max(topic.partition_count, 0) for topic in request.topics)
+    count = sum(max(_partition_count(topic), 0) for topic in request.topics)
     too_many = None if internal else _too_many_partitions(state, count)
     like = {} if internal else _names_by_unified(state, times_named)
     for wanted in {each.topic: each for each in request.topics}.values():
@@ -236,27 +237,32 @@ def create_topics(
             records.extend(_new_topic(state, wanted, created, at=at))
         topic_id = made.get(wanted.topic, NO_TOPIC_ID)
         told = _told(wanted.topic, problem, topic_id)
-        answers.append(told if problem else attrs.evolve(told, partition_count=wanted.partition_count))
+        answers.append(told if problem else attrs.evolve(told, partition_count=_partition_count(wanted)))
     reply = Reply(to, body=m.CreateTopicsReply(topics=tuple(answers)))
     return Decision(entries=() if request.validate_only else tuple(records), effects=(reply,))
+
+
+def _partition_count(wanted: m.CreateTopic) -> int:
+    return len(wanted.assignments) or wanted.partition_count
 
 
 def _new_topic(
     state: Controller, wanted: m.CreateTopic, created: TopicCreated, *, at: int
 ) -> Iterator[ClusterRecord]:
-    """The records of a topic: its partitions are spread over the nodes, round robin, and `at` says where the
-    first one goes.
+    """The records of a topic: its partitions are spread over the nodes, round robin, unless the request
+    assigns them, and `at` says where the first one goes.
     """
     assert state.brokers, "the controller's node registers itself before anybody asks it"
     node_ids = sorted(state.brokers)
+    assigned = {each.partition: each.node_ids[0] for each in wanted.assignments}
     yield created
     for name, value in {config.name: config.value for config in wanted.configs}.items():
         yield TopicConfigured(wanted.topic, name=name, value=value)  # if named twice, the last value counts
     # Not 0 if there was a topic of this name: its leader may not know of the deletion yet, and must be
     # refused.
     former = state.removed.get(wanted.topic, state.snapshot).leader_epoch
-    for number in range(wanted.partition_count):
-        leader_id = node_ids[(at + number) % len(node_ids)]
+    for number in range(_partition_count(wanted)):
+        leader_id = assigned.get(number, node_ids[(at + number) % len(node_ids)])
         yield PartitionCreated(
             topic_id=created.topic_id, partition=number, leader_id=leader_id, leader_epoch=former + 1
         )
@@ -297,18 +303,26 @@ def _growth_problem(state: Controller, wanted: m.NewPartitions, times_named: int
             f"and {wanted.count:,} was requested"
         )
         return Refused(ErrorCode.INVALID_PARTITIONS, because)
-    return None
+    if wanted.assignments is None:
+        return None
+    growth = wanted.count - len(topic.leaders)
+    if len(wanted.assignments) != growth:
+        because = f"{growth:,} partitions would be new, and {len(wanted.assignments):,} are assigned"
+        return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, because)
+    return _replicas_problem(state, wanted.assignments)
 
 
 def _new_partitions(state: Controller, wanted: m.NewPartitions) -> Iterator[ClusterRecord]:
     topic, node_ids = state.topics[wanted.topic], sorted(state.brokers)
+    first = len(topic.leaders)
     # Not 0: an older topic of this name may have had these partitions.
     leader_epoch = max(leader.leader_epoch for leader in topic.leaders.values())
-    for number in range(len(topic.leaders), wanted.count):
+    for number in range(first, wanted.count):
+        assigned = None if wanted.assignments is None else wanted.assignments[number - first][0]
         yield PartitionCreated(
             topic_id=topic.topic_id,
             partition=number,
-            leader_id=node_ids[number % len(node_ids)],
+            leader_id=node_ids[number % len(node_ids)] if assigned is None else assigned,
             leader_epoch=leader_epoch,
         )
 
@@ -359,8 +373,43 @@ def _topic_problem(
             return problem
     if (problem := _conflict(configs)) is not None:
         return problem
+    return _layout_problem(state, wanted)
+
+
+def _layout_problem(state: Controller, wanted: m.CreateTopic) -> Refused | None:
+    """Why a topic cannot have these partitions and replicas, in Kafka's order
+    (ReplicationControlManager.createTopic).
+    """
+    factor = wanted.replication_factor
+    if wanted.assignments:
+        if (factor, wanted.partition_count) != (BROKERS_DEFAULT, BROKERS_DEFAULT):
+            because = "with assignments, the replication factor and the number of partitions must be -1"
+            return Refused(ErrorCode.INVALID_REQUEST, because)
+        numbers = sorted(each.partition for each in wanted.assignments)
+        if numbers != list(range(len(numbers))):
+            because = "the assignments must name each partition once, from 0 on without a gap"
+            return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, because)
+        return _replicas_problem(state, [each.node_ids for each in wanted.assignments])
+    because = f"replication factor {factor} is not possible: a partition has one replica here"
+    wrong_factor = Refused(ErrorCode.INVALID_REPLICATION_FACTOR, because)
+    if factor < 1 and factor != BROKERS_DEFAULT:
+        return wrong_factor
     if wanted.partition_count < 1:
         return Refused(ErrorCode.INVALID_PARTITIONS, "a topic needs at least one partition")
+    return wrong_factor if factor > 1 else None
+
+
+def _replicas_problem(state: Controller, assignments: Iterable[Sequence[int]]) -> Refused | None:
+    """Why partitions cannot have these replicas."""
+    for node_ids in assignments:
+        unknown = [node_id for node_id in node_ids if node_id not in state.brokers]
+        if unknown or len(node_ids) != 1:
+            because = (
+                f"there is no broker {unknown[0]}"
+                if unknown
+                else f"a partition has one replica here, and {len(node_ids):,} are assigned"
+            )
+            return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, because)
     return None
 
 

@@ -201,7 +201,9 @@ def _create(node: Node, request: m.CreateTopics, to: ReplyTo, now: int, *, inter
 
 def _with_default_counts(request: m.CreateTopics, count: int) -> m.CreateTopics:
     topics = tuple(
-        attrs.evolve(topic, partition_count=count) if topic.partition_count == BROKERS_DEFAULT else topic
+        attrs.evolve(topic, partition_count=count)
+        if topic.partition_count == BROKERS_DEFAULT and not topic.assignments
+        else topic
         for topic in request.topics
     )
     return attrs.evolve(request, topics=topics)
