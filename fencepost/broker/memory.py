@@ -109,29 +109,27 @@ class PoolShare:
         """Whether it holds more than its own bytes."""
         return self.held > self.own
 
-    def _from_pool(self, held: int) -> int:
-        return max(0, held - self.own)
-
     def take(self, size: int) -> None:
         """Take bytes, whether or not the pool has them."""
-        before = self.held
-        self.held = before + size
+        before = max(self.held, self.own)
+        self.held += size
         if self.held > self.own:
-            self.pool.take(self._from_pool(self.held) - self._from_pool(before))
+            self.pool.take(self.held - before)
 
     def give(self, size: int) -> None:
         """Give bytes back."""
         before = self.held
         self.held = before - size
         if before > self.own:
-            self.pool.give(self._from_pool(before) - self._from_pool(self.held))
+            self.pool.give(before - max(self.held, self.own))
 
     def ask(self, size: int, granted: Granted) -> bool:
         """Take bytes if there is room; else they are taken when there is, before `granted` is called."""
-        if self.held + size <= self.own:  # nearly always
-            self.held += size
+        after = self.held + size
+        if after <= self.own:  # nearly always
+            self.held = after
             return True
-        more = self._from_pool(self.held + size) - self._from_pool(self.held)
+        more = after - max(self.held, self.own)
         if more <= max(0, self.pool.free):
             self.take(size)
             return True
