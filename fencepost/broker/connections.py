@@ -34,7 +34,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import IPv4Address, ip_address
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 import attrs
 import trio
@@ -60,8 +60,9 @@ from fencepost.broker.wire_protocols import ServedProtocol, Undecided
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.forked_process import in_child
-from fencepost.protocol.frames import Announced, FrameReader, ReplyFrame
+from fencepost.protocol.frames import FrameReader, ReplyFrame
 from fencepost.protocol.messages import Fetch, Produce, Request
+from fencepost.protocol.values import value
 from fencepost.protocol.wire_protocol import FetchEncoding, NodeTopics, SessionRoom, WireProtocol
 
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
@@ -87,7 +88,8 @@ def kafka_host(address: str) -> str:
     return f"/{groups}{percent}{scope}"
 
 
-class InProgress(NamedTuple):
+@value
+class InProgress:
     """A request without a reply, the room that it takes, when it was taken up, and whose it is."""
 
     kind: type[Request]
@@ -141,9 +143,9 @@ class Connection:
             # with them the beginning of the next frame.
             announced = self.frames.announced()
             assert announced is not None, "this many bytes hold the two lengths"
-            if not (self.reserved or self._reserves(announced)):
+            if not (self.reserved or self._reserves(*announced)):
                 await self._wait_for_room()
-            size_max = announced.size - self.frames.arrived + READ_SIZE
+            size_max = announced[0] - self.frames.arrived + READ_SIZE
         while not self.is_closed:
             self.is_reading = True
             try:
@@ -180,9 +182,12 @@ class Connection:
         None if the bytes do not suffice, or the connection has ended.
         """
         announced = self.frames.announced()
-        if announced is None or self.frames.arrived < announced.size:
+        if announced is None:
             return None
-        if not (self.reserved or self._reserves(announced)):
+        size, header_size = announced
+        if self.frames.arrived < size:
+            return None
+        if not (self.reserved or self._reserves(size, header_size)):
             await self._wait_for_room()
         # Some replies must leave before this request is taken up.
         while (
@@ -190,14 +195,14 @@ class Connection:
         ) and not self.is_closed:
             await self.room.park()
         self.frame_ms = self.active_ms
-        return None if self.is_closed else self.frames.take_whole(announced.size)
+        return None if self.is_closed else self.frames.take_whole(size)
 
-    def _reserves(self, announced: Announced) -> bool:
+    def _reserves(self, size: int, header_size: int) -> bool:
         """Take room for the next frame, and for what is decoded from it. False if it must wait for room."""
-        size = request_bytes(announced.size, announced.header_size)
-        if self.is_closed or not self.requests.ask(size, self._continue):
+        needed = request_bytes(size, header_size)
+        if self.is_closed or not self.requests.ask(needed, self._continue):
             return False
-        self.reserved = size
+        self.reserved = needed
         return True
 
     async def _wait_for_room(self) -> None:

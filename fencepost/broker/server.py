@@ -193,7 +193,8 @@ class Server:
                     # Replies leave together, but before work that no client waits for, such as markers: a
                     # commit is acknowledged after PREPARE_COMMIT, and its markers should not delay that.
                     host.work_until_idle(now, pauses=True)
-                    self.send_answers()
+                    if host.answers:
+                        self.send_answers()
         except MetadataLost as problem:
             self.fail(problem)
             return

@@ -42,7 +42,7 @@ from fencepost.kafka_bridge.wire import (
 )
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
-from fencepost.protocol.frames import REQUEST_HEADER_MAX, Announced, FrameReader, ReplyFrame, RequestFrame
+from fencepost.protocol.frames import REQUEST_HEADER_MAX, FrameReader, ReplyFrame, RequestFrame
 from fencepost.protocol.messages import Request, SaslAuthenticate, SaslAuthenticateReply, is_answered
 from fencepost.protocol.terms import NEWEST_VERSION
 from fencepost.protocol.wire_protocol import Asked, NodeTopics, Operations, SessionRoom
@@ -55,21 +55,21 @@ _PREFIX = struct.Struct(">Ih")  # length, API key
 class KafkaFrameReader(FrameReader):
     """Kafka's frames: a length, and a request whose header has no length of its own."""
 
-    def announced(self) -> Announced | None:
-        """The sizes of the next frame, or None before its first 6 bytes are there."""
+    def announced(self) -> tuple[int, int] | None:
+        """As in its parent; None before the first 6 bytes are there."""
         start = self.peek(_PREFIX.size)
         if len(start) < _PREFIX.size:
             return None
         length, api_key = _PREFIX.unpack(start)
         self.check_length(length)
         if api_key == PRODUCE_KEY:
-            return Announced(4 + length, length // COPIES_PER_HEADER)
+            return 4 + length, length // COPIES_PER_HEADER
         # Only a Produce carries records. All else becomes objects, which take more memory than its bytes.
         if length > REQUEST_HEADER_MAX:
             raise ProtocolViolation(
                 f"a Kafka request of {length} bytes without records; the limit is {REQUEST_HEADER_MAX}"
             )
-        return Announced(4 + length, length)
+        return 4 + length, length
 
 
 @attrs.define
@@ -148,8 +148,9 @@ class KafkaProtocol:
         # Once: what answers the follow-up calls for nothing more.
         if not current.is_followed_up:
             current.is_followed_up = True
-            more = self._numbered(current.exchange.follow_up(answers), current.header)
-            if more:
+            follow_up = current.exchange.follow_up(answers)
+            if follow_up:
+                more = self._numbered(follow_up, current.header)
                 current.places |= {
                     each.correlation_id: place for place, each in enumerate(more, len(answers))
                 }

@@ -73,7 +73,6 @@ def decode_request(frame: memoryview, header: RequestHeader) -> Any:
     """The request after its header, an instance of kio's class for its version."""
     schema = _request_class(header.api_key, header.version)
     at = header.end
-    name = f"{schema.__name__} version {header.version}"
     if schema.__flexible__:
         at = skip_tagged_fields(frame, at)
     check_counts(schema, frame, at)
@@ -81,10 +80,12 @@ def decode_request(frame: memoryview, header: RequestHeader) -> Any:
         request, size = _read(schema, frame.toreadonly(), at)
     except Exception as problem:
         # kio's readers raise whatever the bytes make them stumble over: it is no request.
-        raise ProtocolViolation(f"the bytes of a {name} cannot be decoded: {problem}") from problem
+        what = f"a {schema.__name__} version {header.version}"
+        raise ProtocolViolation(f"the bytes of {what} cannot be decoded: {problem}") from problem
     # Kafka does not look at what follows a request. librdkafka sends a byte too many with some.
     if at + size > len(frame):
-        raise ProtocolViolation(f"a {name} ends in the middle of its tagged fields")
+        what = f"a {schema.__name__} version {header.version}"
+        raise ProtocolViolation(f"{what} ends in the middle of its tagged fields")
     return request
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import attrs
 import msgpack
@@ -217,13 +217,6 @@ def _header_too_large(size: int, size_max: int) -> ProtocolViolation:
     return ProtocolViolation(f"a header of {size} bytes; the limit is {size_max}, records not counted")
 
 
-class Announced(NamedTuple):
-    """What the first 8 bytes of a request say: the sizes of the frame and of its header, in bytes."""
-
-    size: int
-    header_size: int
-
-
 class FrameReader:
     """Takes bytes and returns whole frames; one per connection. The caller may reuse a chunk at once."""
 
@@ -269,8 +262,8 @@ class FrameReader:
         self.arrived -= size
         return memoryview(self._buffer)[at + _LENGTH_SIZE : end]
 
-    def announced(self) -> Announced | None:
-        """The sizes of the next frame, or None before its first 8 bytes are there.
+    def announced(self) -> tuple[int, int] | None:
+        """The sizes of the next frame and of its header, in bytes; None before its first 8 bytes are there.
 
         ProtocolViolation if one of them is larger than a request may be.
         """
@@ -283,7 +276,7 @@ class FrameReader:
         self.check_length(length)
         if header_size > REQUEST_HEADER_MAX:
             raise _header_too_large(header_size, REQUEST_HEADER_MAX)
-        return Announced(_LENGTH_SIZE + length, header_size)
+        return _LENGTH_SIZE + length, header_size
 
     def peek(self, size: int) -> bytes:
         """The first bytes of the next frame, as many of `size` as have arrived."""

@@ -17,7 +17,7 @@ Rule: an instance belongs to one connection. It knows bytes and messages, and ne
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 import attrs
 
@@ -33,9 +33,11 @@ from fencepost.protocol.frames import (
 )
 from fencepost.protocol.messages import DescribedConfig
 from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.values import value
 
 
-class Asked(NamedTuple):
+@value
+class Asked:
     """What a frame or a reply leads to: requests for the node, and bytes for the client. The correlation id
     of a request is the protocol's; the reply repeats it. `needs_login` is whether the bytes are only for
     clients that were admitted.
