@@ -446,7 +446,8 @@ class DerivedFiles:
     def _check_file(self, place: Place, segment: ScannedSegment, entry: Object) -> None:
         """Whether the last batch that an entry names is still in its place."""
         ends = {batch.position + batch.header.size: batch.header.crc for batch in segment.batches}
-        if entry["bytes"] <= segment.size and ends.get(entry["bytes"], 0) != entry["last_crc"]:
+        is_reached = entry["bytes"] <= segment.size or entry["end_offset"] <= segment.end_offset
+        if is_reached and ends.get(entry["bytes"], 0) != entry["last_crc"]:
             self.findings.problem(
                 Place(segment.file), f"it is not the file that {place.file} describes", REPLACED
             )

@@ -133,12 +133,16 @@ def check_link(header: BatchHeader, *, offset: int | None, leader_epoch: int) ->
 
 
 def is_other_file(file: ReadableFile, summary: SegmentSummary, *, start: int = 0) -> bool:
-    """Whether a log file holds another intact batch where that one ended which the summary names as the last.
-    A shorter file, or a damaged one, does not tell. `start` is where a batch begins.
+    """Whether a log file holds another intact batch where that one ended which the summary names as the last,
+    by its bytes, or in a shorter file by its offset. A file that ends before both, or a damaged one, does not
+    tell. `start` is where a batch begins.
     """
+    is_shorter, offset = file.size < summary.bytes, None if start else summary.base_offset
     with suppress(ProtocolViolation):
         for position, header in walk_headers(file, start, min(summary.bytes, file.size)):
-            if position + header.size >= summary.bytes:
+            check_link(header, offset=offset, leader_epoch=NO_LEADER_EPOCH)
+            offset = header.next_offset
+            if position + header.size >= summary.bytes or (is_shorter and offset >= summary.end_offset):
                 return header.crc != summary.last_crc and checksum_matches(
                     file.read(position, header.size), 0, header
                 )

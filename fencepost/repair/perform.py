@@ -8,7 +8,8 @@ interrupted leaves a directory that is damaged as before, or repaired; it is sta
 #
 #     1  copies of all files that change, in NAME~1, synced
 #     2  snapshots that cover lost batches are removed: the broker must not trust them with a new log
-#     3  log files are replaced, each atomically
+#     3  files that belong to no log are removed. The manifest no longer describes a log file, but still says
+#        how far the log went. Log files are replaced, each atomically
 #     4  the log start; then the other derived files are removed: until now they were evidence of the damage.
 #        The manifest is replaced, because it names the topic id
 #     5  the journal opens the log as at a start of the broker, which builds the indexes again, and appends
@@ -16,9 +17,13 @@ interrupted leaves a directory that is damaged as before, or repaired; it is sta
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import attrs
+
 from fencepost.check.derived_files import SNAPSHOT_SUFFIX
 from fencepost.journal.data_directory import name_aside, read_clean_mark
-from fencepost.journal.indexes import AbortedRange
+from fencepost.journal.indexes import AbortedRange, CorruptIndex
 from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import (
     CLEAN_FILE,
@@ -27,6 +32,7 @@ from fencepost.journal.manifest import (
     Manifest,
     ManifestState,
     SyncedSegment,
+    decode_manifest,
     encode_clean_mark,
     encode_manifest,
     read_log_start,
@@ -102,11 +108,13 @@ def _repair(storage: Storage, plan: LogPlan) -> list[str]:
     for path in plan.derived:
         if path.endswith(SNAPSHOT_SUFFIX):
             storage.remove(path)
+    for path in plan.log.strays:
+        storage.remove(path)
+    if altered:
+        _forget_files(storage, f"{directory}/{MANIFEST_FILE}", directory)
     for segment in altered:
         content = repaired_bytes(storage, segment, epoch_before(plan.log, segment))
         storage.replace(segment.file, content, durable=True)
-    for path in plan.log.strays:
-        storage.remove(path)
     if plan.log_start is not None:
         write_log_start(storage, directory, plan.log_start, plan.topic_id)
     for path in plan.derived:
@@ -117,6 +125,17 @@ def _repair(storage: Storage, plan: LogPlan) -> list[str]:
             storage.remove(path)
     storage.sync_directory(directory)
     return asides
+
+
+def _forget_files(storage: Storage, path: str, directory: str) -> None:
+    """Let a manifest describe no log file: a repair that is started again would take those of this one for
+    files of another log.
+    """
+    data = storage.read_file(path)
+    with suppress(CorruptIndex):
+        if data is not None:
+            manifest = attrs.evolve(decode_manifest(data, directory=directory), segments=())
+            storage.replace(path, encode_manifest(manifest, directory=directory), durable=True)
 
 
 def _manifest_of(plan: LogPlan, stored_log_start: int) -> Manifest:

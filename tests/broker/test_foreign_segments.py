@@ -96,8 +96,13 @@ def test_a_segment_of_another_cluster_that_continues_a_log_after_a_kill_is_not_s
 
 @pytest.mark.parametrize(
     ("stops", "value", "witness"),
-    # Longer, so that nothing is missing that was promised; and of the same size, with the same indexes.
-    [(False, b"theirs", f"{DIRECTORY}/{MANIFEST_FILE}"), (True, b"your", CLEAN_FILE)],
+    # All have the offsets that were promised. Longer; of the same size, with the same indexes; and shorter.
+    [
+        (False, b"theirs", f"{DIRECTORY}/{MANIFEST_FILE}"),
+        (True, b"your", CLEAN_FILE),
+        (False, b"her", f"{DIRECTORY}/{MANIFEST_FILE}"),
+        (True, b"her", CLEAN_FILE),
+    ],
 )
 def test_the_log_file_of_another_cluster_is_not_served_in_the_place_of_the_last_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, value: bytes, witness: str, *, stops: bool
