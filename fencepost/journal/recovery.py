@@ -20,7 +20,8 @@ log by `Node.rebuild` in broker/node.py.
 #                  crash explains, raise DamagedLog and change nothing
 #     cut          truncate the log at the first invalid byte, and remove every later segment; also segments
 #                  that begin before the one before them ends, since a cleaned one has taken their place
-#     stale        remove snapshots outside the log or of another one, and the manifest of a log that was cut
+#     stale        remove snapshots that are torn, outside the log or of another one, and the manifest of a
+#                  log that was cut
 #
 # Why the first invalid byte ends the log, and does not just cost one batch: offsets must be contiguous, and a
 # batch after a hole may belong to a transaction whose beginning is in the hole. After a crash, such a tail
@@ -431,10 +432,12 @@ class Recovery:
         return transactions
 
     def _remove_stale(self) -> None:
-        """Remove snapshots outside the log, and the manifest of a log that was cut, or lost its end with the
-        power.
+        """Remove snapshots outside the log, or torn by a loss of power, and the manifest of a log that was
+        cut, or lost its end with the power.
         """
         self._snapshots.remove_refused()
+        if not self._has_had_power:
+            self._snapshots.remove_torn()
         start, end = self._segments[0].base_offset, self._segments[-1].end_offset
         # With a snapshot from the lost tail, the leader would take retries of lost batches for duplicates.
         # One from before the first segment, which a deletion leaves when it is interrupted, lacks batches.

@@ -101,6 +101,12 @@ class Snapshots:
         self._storage.remove(self.path(offset))
         self.offsets.remove(offset)
 
+    def remove_torn(self) -> None:
+        """Remove those that a loss of power has torn."""
+        for offset in [*self.offsets]:
+            if read_snapshot(self._storage, self._directory, offset) is None:
+                self.offsets.remove(offset)
+
     def newest(
         self, segments: Sequence[Segment], *, at_most: int
     ) -> tuple[int, list[ProducerSnapshot]] | None:

@@ -15,6 +15,7 @@ from fencepost.journal.manifest import (
 )
 from fencepost.journal.memory import MemoryFile, MemoryStorage
 from fencepost.journal.segments import HOP_BYTES, INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX
+from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import DamagedLog, Storage, StorageError, StorageFile
 from tests.journal.logs import (
     DIRECTORY,
@@ -137,6 +138,18 @@ def test_a_corrupt_snapshot_is_dropped_and_an_older_one_taken() -> None:
     assert [producer.producer_id for producer in found[1]] == [7]
     assert answers(journal) == told
     assert files_of(storage, "snapshot") == [oldest]
+
+
+def test_a_snapshot_that_a_loss_of_power_has_torn_does_not_stay() -> None:
+    """Even if a newer one is whole, and no start needs it: a check would take it for damage."""
+    storage = SimulatedStorage(lambda most: most)
+    writer = a_log(storage)
+    oldest, newest = files_of(storage, "snapshot")
+    cut(storage, oldest, 10)
+    writer.journal.sync()
+    storage.lose_power()
+    open_journal(storage)
+    assert files_of(storage, "snapshot") == [newest]
 
 
 class Counting(MemoryStorage):
