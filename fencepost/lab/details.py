@@ -13,10 +13,11 @@ from typing import Any, Final
 import attrs
 
 from fencepost.broker.contract import Append
+from fencepost.broker.faults import every_error
 from fencepost.lab.node_state import Changes
 from fencepost.lab.rules import Reason
 from fencepost.protocol.batches import walk
-from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
+from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import Produce, ReplyBody, Request, WriteTxnMarkers
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, NO_PRODUCER_ID
@@ -107,20 +108,8 @@ def _producer_ids(request: Request) -> Iterator[int]:
 
 def reply_details(error: ErrorCode, body: ReplyBody | None) -> MessageDetails:
     """The first error of a reply, or of a part of it."""
-    found = error if error is not NO_ERROR else next(_errors(body), NO_ERROR)
-    return MessageDetails(error=None if found is NO_ERROR else found.name)
-
-
-def _errors(part: object) -> Iterator[ErrorCode]:
-    if isinstance(part, ErrorCode):
-        if part is not NO_ERROR:
-            yield part
-    elif isinstance(part, tuple):
-        for each in part:  # pyright: ignore[reportUnknownVariableType] - whatever a reply holds
-            yield from _errors(each)  # pyright: ignore[reportUnknownArgumentType] - whatever a reply holds
-    elif attrs.has(type(part)):
-        for field in attrs.fields(type(part)):
-            yield from _errors(getattr(part, field.name))
+    found = every_error(error, body)
+    return MessageDetails(error=found[0].name if found else None)
 
 
 def batch_values(append: Append) -> tuple[str, ...]:

@@ -139,6 +139,13 @@ def test_a_refusal_is_marked_with_its_error() -> None:
         assert ("refusal" in told["steps"][message["sent"]].get("flags", ())) == bool(message["error"])
 
 
+@pytest.mark.parametrize("name", bundled_scenarios())
+def test_a_reply_is_labelled_with_its_error(name: str) -> None:
+    """Also with one of a part of it, as OffsetForLeaderEpoch has in `flipped_bit`."""
+    refused = [each for each in record(case_of(name))["messages"] if each["error"] is not None]
+    assert [each["label"] for each in refused if f"{each['error']}" not in each["label"]] == []
+
+
 def test_a_truncated_marker_has_decided_nothing() -> None:
     """What was cut off by a loss of power is gone from its step on."""
     told = next(

@@ -5,16 +5,16 @@ Rule: equal messages have equal words, and two that differ in what they do have 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, Protocol
 
+from fencepost.broker.faults import every_error
 from fencepost.protocol.batches import BatchHeader, Buffer, read_header, walk
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import (
     AddOffsetsToTxn,
     AddPartitionsToTxn,
-    AddPartitionsToTxnReply,
     Api,
     EndTxn,
     EndTxnReply,
@@ -27,9 +27,7 @@ from fencepost.protocol.messages import (
     ReplyBody,
     Request,
     TxnOffsetCommit,
-    TxnOffsetCommitReply,
     WriteTxnMarkers,
-    WriteTxnMarkersReply,
 )
 from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.records import read_columns
@@ -161,18 +159,8 @@ def _of_reply(body: ReplyBody | None) -> Iterator[str]:
                 )
         case InitProducerIdReply() | EndTxnReply():
             yield f"NONE {producer(body)}".rstrip()
-        case AddPartitionsToTxnReply() | TxnOffsetCommitReply():
-            yield _errors(part.error for part in body.partitions)
-        case WriteTxnMarkersReply():
-            yield _errors(part.error for marker in body.markers for part in marker.partitions)
-        case OffsetFetchReply():
-            yield _errors(part.error for part in body.offsets)
-            yield from (f"{part.topic}-{part.partition}@{part.offset}" for part in body.offsets)
         case _:
-            yield "NONE"
-
-
-def _errors(found: Iterable[ErrorCode]) -> str:
-    """Every error once; NONE when there is no other."""
-    names = list(dict.fromkeys(error.name for error in found if error is not NO_ERROR))
-    return " ".join(names) or NO_ERROR.name
+            # Every error once, whichever part of the reply has it.
+            yield " ".join(error.name for error in every_error(NO_ERROR, body)) or NO_ERROR.name
+    if isinstance(body, OffsetFetchReply):
+        yield from (f"{part.topic}-{part.partition}@{part.offset}" for part in body.offsets)
