@@ -6,13 +6,14 @@
 
 import { LETTER, lettersOf } from "lab/letters.js";
 import { placeAt } from "lab/run.js";
-import { shortName } from "lab/words.js";
+import { milliseconds, shortName } from "lab/words.js";
 
 const CHUNK = 64;
 const LANE = 84; // the least width of a lane, of a log and of a transaction, at a row of 22 px
 const LOG = 45;
 const LOG_MOST = 90; // the most that a log's name may ask for
 const TRANSACTION = 40;
+const WORDED = 17.4; // letters: a transaction with less room than its longest state needs has its words elsewhere
 const CELLS = 28; // a log with more offsets than this shows those in sight, CELLS_MIN at least
 const CELLS_MIN = 10;
 
@@ -32,7 +33,8 @@ export class Geometry {
     const { run } = this;
     const participants = run.document.participants ?? [];
     const [lanes, logs, bars] = [participants.length || 1, run.partitions.length, run.transactions.length];
-    this.time = 9 * this.letter;
+    const end = milliseconds(run.steps.at(-1)?.at ?? 0);
+    this.time = (Math.max(end.length, 6) * 0.9 + 1.5) * this.letter;
     const room = width - this.time;
     const named =
       Math.max(0, ...run.partitions.map((name) => lettersOf(shortName(name)))) * this.letter * 1.2 + 8;
@@ -43,7 +45,9 @@ export class Geometry {
           Math.min(230 * scale, (0.28 * room) / logs),
         )
       : 0;
-    const bar = bars ? Math.max(TRANSACTION * scale, Math.min(22 * this.letter, (0.16 * room) / bars)) : 0;
+    const worded = Math.min(22 * this.letter, (0.2 * room) / bars);
+    this.isNarrow = worded < WORDED * this.letter;
+    const bar = bars ? Math.max(TRANSACTION * scale, this.isNarrow ? Math.min(worded, 9 * this.letter) : worded) : 0;
     const lane = Math.max(LANE * scale, (room - log * logs - bar * bars) / lanes);
     const [barsFrom, logsFrom] = [this.time + lane * lanes, this.time + lane * lanes + bar * bars];
     this.lane = lane;

@@ -3,6 +3,7 @@
 
 const SIZE = 100; // px, of the measuring
 const PLAIN = /^[ -~]*$/; // each of these is as wide as the next
+const END = 3; // signs of a name
 const SIGNS = new Intl.Segmenter();
 
 const pen = document.createElement("canvas").getContext("2d");
@@ -14,6 +15,11 @@ export const LETTER = pen.measureText("0").width / SIZE;
 
 export function lettersOf(text) {
   return PLAIN.test(text) ? text.length : pen.measureText(text).width / SIZE / LETTER;
+}
+
+// A name cut in its middle, since often only the ends of names differ.
+export function briefName(name, letters) {
+  return lettersOf(name) <= letters ? name : shortened(name, letters - END) + [...name].slice(-END).join("");
 }
 
 // As much of a text as fits into so many letters, with an ellipsis for the rest.

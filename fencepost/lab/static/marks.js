@@ -95,10 +95,10 @@ function bar(geometry, id, x, first, last) {
 }
 
 function stateWords(geometry, value) {
+  if (geometry.isNarrow) return value.state[0];
   const words = `${spaced(value.state)} ${value.producer}/${value.epoch}`;
-  return isNarrow(geometry)
-    ? value.state[0]
-    : shortened(words, (geometry.bar - geometry.unit * 0.45 - 8) / geometry.letter);
+  const fits = lettersOf(words) <= (geometry.bar - geometry.unit * 0.45 - 8) / geometry.letter;
+  return fits ? words : spaced(value.state);
 }
 
 // --- messages -----------------------------------------------------------------------------------------------------
@@ -237,6 +237,7 @@ function arrival(geometry, step, line) {
   const x = geometry.lanes.get(message.target) ?? geometry.time;
   const side = (geometry.lanes.get(message.source) ?? x) < x ? 1 : -1;
   if (kindOf(message) !== "late") {
+    if (step.flags.includes("violation")) return null; // the rule is named there
     const far = geometry.rowOf(message.arrived) - geometry.rowOf(message.sent) > 6;
     return beside(geometry, x, line, {
       text: far ? `${message.number} ${message.label}` : `${message.number}`,
@@ -347,20 +348,15 @@ function coordinated(geometry, step, line) {
       <path class="dot" d=${`M${from - r} ${y}L${from} ${y - r}L${from + r} ${y}L${from} ${y + r}Z`} />`
     }
     ${
-      isNarrow(geometry) && from !== undefined
+      geometry.isNarrow && from !== undefined
         ? beside(geometry, from, line, { text: briefNote(step.note, id), side: -1, kind: "loud" })
         : label(geometry, x + geometry.unit * 0.45 + 4, line, stateWords(geometry, value), "loud")
     }`;
 }
 
-// The words beside a coordinator, which a long id must not push out.
+// The words beside a coordinator whose bar has no room for them, which a long id must not push out.
 function briefNote(note, id) {
   return note.replace(id, () => shortened(id, ID_LETTERS));
-}
-
-// Whether a transaction's bar has no room for words: then they stand beside its coordinator.
-function isNarrow(geometry) {
-  return geometry.bar < 12 * geometry.letter;
 }
 
 function called(geometry, step, line) {

@@ -8,12 +8,13 @@ import { memo } from "lab/memo.js";
 import { html } from "lab/html.js";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Geometry } from "lab/geometry.js";
-import { lettersOf } from "lab/letters.js";
+import { briefName, lettersOf } from "lab/letters.js";
 import { Marks } from "lab/marks.js";
 import { shortName } from "lab/words.js";
 import { useName } from "lab/side_name.js";
 
 const BLOCK = 24;
+const HEAD = 1.08; // the size of a head's letters, in those of the picture
 
 export function SpaceTime({
   run,
@@ -94,7 +95,7 @@ function Heads({ geometry, run, step, side, onParticipant }) {
   const name = (text, x, width, kind, title) => html`
     <span class=${`head ${kind}`} style=${{ left: `${x}px`, width: `${width}px` }} title=${title}>${text}</span>`;
   return html`
-    <div class="heads" style=${{ width: `${geometry.width}px`, fontSize: `${geometry.type * 1.08}px` }}>
+    <div class="heads" style=${{ width: `${geometry.width}px`, fontSize: `${geometry.type * HEAD}px` }}>
       ${name("ms", 0, geometry.time, "time", "Virtual time in milliseconds")}
       ${[...geometry.lanes].map(([lane, x]) => participant({ lane, x, state, geometry, onParticipant, side, step }))}
       ${[...geometry.bars].map(([id, x]) => name(fitting(geometry, `txn ${id}`, id, geometry.bar), x, geometry.bar, "txn", `Transaction ${id} at its coordinator`))}
@@ -103,7 +104,8 @@ function Heads({ geometry, run, step, side, onParticipant }) {
 }
 
 function fitting(geometry, full, short, width) {
-  return lettersOf(full) * geometry.letter * 1.2 < width ? full : short;
+  const letters = width / geometry.letter / HEAD - 1;
+  return lettersOf(full) <= letters ? full : briefName(short, letters);
 }
 
 const SILENT = { down: "crashed", paused: "paused", ended: "finished" };
@@ -112,15 +114,16 @@ function participant({ lane, x, state, geometry, onParticipant, side, step }) {
   const now = state[`participant/${lane}`];
   const word = SILENT[now] ?? "";
   // The first lane is near the times: a long name stands right of them instead of around its lane.
-  const isTight = lettersOf(lane + word) * geometry.letter * 1.2 > 2 * (x - geometry.time);
+  const isTight = lettersOf(lane + word) * geometry.letter * HEAD > 2 * (x - geometry.time);
   const [left, right] = [x - geometry.lane / 2, x + geometry.lane / 2];
   const from = isTight ? Math.max(left, geometry.time) : left;
   const style = { left: `${from}px`, width: `${right - from}px` };
-  const inside = html`${lane}${word && html` <b class=${`silent-word ${now}`}>${word}</b>`}`;
-  if (!onParticipant) return html`<span class="head lane" style=${style}>${inside}</span>`;
+  const name = fitting(geometry, lane, lane, right - from);
+  const inside = html`${name}${word && html` <b class=${`silent-word ${now}`}>${word}</b>`}`;
+  if (!onParticipant) return html`<span class="head lane" style=${style} title=${lane}>${inside}</span>`;
   const choose = (event) =>
     onParticipant({ name: lane, step, side, anchor: event.currentTarget.getBoundingClientRect() });
-  return html`<button class="head lane" style=${style} onClick=${choose} data-participant=${lane}>${inside}</button>`;
+  return html`<button class="head lane" style=${style} title=${lane} onClick=${choose} data-participant=${lane}>${inside}</button>`;
 }
 
 // The first row of the block that holds this height, one block earlier.

@@ -270,13 +270,20 @@ def test_long_names_stay_in_their_places(page: Page, tmp_path: Path) -> None:
     scripts = [("init", "begin", f"send t-0 {number}", "commit") for number in range(2)]
     story = scenario("long names")
     for number, script in enumerate(scripts):
-        story = story.producer(f"{number}-{long}", *script, transactional_id=f"{long}{number}")
+        story = story.producer(f"{long}{number}", *script, transactional_id=f"{long}{number}")
     [case] = cases(story.scenario())
     page.set_viewport_size({"width": 360, "height": 700})
     run = RunPage.opened(page, tmp_path, [record(case)])
     assert run.evaluate("document.documentElement.scrollWidth") < 370  # the word at a pointer may stand out
     edges = "['.head.time', '.head.lane'].map((it) => document.querySelector(it).getBoundingClientRect())"
     assert run.evaluate(f"(([time, lane]) => lane.left - time.right)({edges})") >= -1
+    run.click("first")
+    heads = page.locator(".head.lane").all_text_contents()
+    assert len(set(heads)) == len(heads)
+    cut = (
+        "[...document.querySelectorAll('.head.lane')].filter((it) => it.scrollWidth > it.clientWidth).length"
+    )
+    assert run.evaluate(cut) == 0
     run.click("last")
     assert "an-id-w… CompleteCommit" in run.evaluate("document.querySelector('.picture').textContent")
 
