@@ -119,7 +119,8 @@ function participant({ lane, x, state, geometry, onParticipant, side, step }) {
   const from = isTight ? Math.max(left, geometry.time) : left;
   const style = { left: `${from}px`, width: `${right - from}px` };
   const name = fitting(geometry, lane, lane, right - from);
-  const inside = html`${name}${word && html` <b class=${`silent-word ${now}`}>${word}</b>`}`;
+  const hasRoom = fitting(geometry, `${lane} ${word}`, "", right - from) !== ""; // the lane itself shows it, too
+  const inside = html`${name}${word && html` <b class=${hasRoom ? `silent-word ${now}` : "sr-only"}>${word}</b>`}`;
   if (!onParticipant) return html`<span class="head lane" style=${style} title=${lane}>${inside}</span>`;
   const choose = (event) =>
     onParticipant({ name: lane, step, side, anchor: event.currentTarget.getBoundingClientRect() });
