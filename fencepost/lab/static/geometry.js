@@ -34,7 +34,7 @@ export class Geometry {
     const participants = run.document.participants ?? [];
     const [lanes, logs, bars] = [participants.length || 1, run.partitions.length, run.transactions.length];
     const end = milliseconds(run.steps.at(-1)?.at ?? 0);
-    this.time = (Math.max(end.length, 6) * 0.9 + 1.5) * this.letter;
+    this.time = (Math.max(end.length, 6) * 0.88 + 3.2) * this.letter; // the cross of a broken rule stands before it
     const room = width - this.time;
     const named =
       Math.max(0, ...run.partitions.map((name) => lettersOf(shortName(name)))) * this.letter * 1.2 + 8;

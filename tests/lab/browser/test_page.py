@@ -318,11 +318,13 @@ def test_a_broken_rule_stands_beside_the_words_of_its_row(page: Page, tmp_path: 
     document["participants"] = [*document["participants"], {"name": "reader", "kind": "client"}]
     rule = {"rule": "a-rule-with-a-long-name " * 5, "meaning": "", "text": "", "step": 0}
     first = {**document["steps"][0], "lane": lane, "flags": ["violation"], "note": "reads t-0: a b c"}
+    first["at"] = document["steps"][-1]["at"]  # the longest time
     document.update(broken=[rule], steps=[first, *document["steps"][1:]])
     run = RunPage.opened(page, tmp_path, [cast("RunDocument", document)], link="step=0")
-    texts = "[...document.querySelector('g.row').querySelectorAll('text:not(.time)')]"
-    words, breach = run.evaluate(f"{texts}.map((it) => it.getBoundingClientRect())")
+    marks = "[...document.querySelector('g.row').querySelectorAll('text, .cross')]"
+    time, words, cross, breach = run.evaluate(f"{marks}.map((it) => it.getBoundingClientRect())")
     assert words["right"] < breach["left"]
+    assert cross["right"] < time["left"]
 
 
 def test_a_page_works_without_the_rest_of_the_world(context: BrowserContext, tmp_path: Path) -> None:
