@@ -288,13 +288,14 @@ def test_a_crash_at_any_step_leaves_a_log_that_says_the_same(seed: int) -> None:
 
 
 def unkeyed(storage: Storage, *, batches: int = 12) -> Journal:
-    """A log of records without keys, one batch in each segment."""
+    """A log of records without keys, one batch in each segment, and too large to be merged for their size."""
     journal = opened(storage)
     for number in range(batches):
         batch = build_data_batch([b"%d" % number], base_timestamp=number)
         journal.append(batch, place(batch, base_offset=number, leader_epoch=0), leader_epoch=0)
         journal.roll([])
     journal.sync()
+    journal.configure(JournalSettings(segment_bytes=1))
     return journal
 
 

@@ -626,17 +626,6 @@ OF_TOPICS: Final = (
         ),
     ),
     Mutation(
-        "records before a snapshot are removed segment by segment",
-        breaks="After a kill, the metadata log begins with records about topics that nothing names.",
-        workload="topics",
-        edits=(
-            Edit(
-                "journal.cleaning:Cleaning._is_together",
-                {"segment.base_offset <= self._rules.until": "False"},
-            ),
-        ),
-    ),
-    Mutation(
         "a node does not notice that records for it are gone",
         breaks="A node that was cut off for long misses who leads what.",
         workload="topics",

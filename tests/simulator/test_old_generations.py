@@ -49,7 +49,7 @@ MET: Final = (
     (LATE_WRITE_ALONE, 0, False, 264, "I6 durable decision"),
 )
 # The batch was for a topic that was deleted, and the new one knows nothing of the transaction.
-MET_IN_A_NEW_TOPIC: Final = ((990_026, "I13 fenced"), (990_107, "I4 hanging"))
+MET_IN_A_NEW_TOPIC: Final = ((990_012, "I13 fenced"), (990_107, "I4 hanging"))
 
 
 @pytest.mark.parametrize(("behaviour", "version", "verified", "seed", "rule"), MET)
