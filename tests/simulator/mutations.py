@@ -625,28 +625,6 @@ OF_TOPICS: Final = (
             ),
         ),
     ),
-    Mutation(
-        "a node does not notice that records for it are gone",
-        breaks="A node that was cut off for long misses who leads what.",
-        workload="topics",
-        edits=(
-            Edit(
-                "broker.cluster.follower:_learn",
-                {"header.is_covering and header.next_offset > following.broker_epoch": "False"},
-            ),
-        ),
-    ),
-    Mutation(
-        "a deletion that is under way is forgotten",
-        breaks="A snapshot forgets a deleted topic whose files are still there.",
-        workload="topics",
-        edits=(
-            Edit(
-                "broker.cluster.handlers:shorten_log",
-                {"log.partition.high_watermark == start and not node.undeleted": "True"},
-            ),
-        ),
-    ),
 )
 
 OF_GROUPS: Final = (

@@ -182,7 +182,7 @@ def test_a_start_that_the_dead_leader_had_not_learned_of_is_no_loss() -> None:
         workload="compaction",
         edits=(
             Edit(
-                "simulator.judges.partition_rules:RecoveryRule._remember",
+                "simulator.judges.recovery_rule:RecoveryRule._remember",
                 {"and log.partition.log_start_offset >= journal.log_start_offset": ""},
             ),
         ),
