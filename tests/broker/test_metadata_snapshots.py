@@ -307,6 +307,7 @@ def test_a_node_that_misses_records_of_its_own_registers_again(is_created_again:
     cluster.produce(NOBODY, "old", name=None, key=LATE)
     cluster.ask(3, plain_offset_request("readers", {ORDERS: 5, LATE: 1}))
     cluster.cut_off(3)
+    come_and_go(cluster, 1, first=1_000)  # the answer to its last fetch is on the way
     delete(cluster, "late")
     shorten(cluster)
     if is_created_again:
