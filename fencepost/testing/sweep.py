@@ -362,11 +362,17 @@ def run_sweep(
 ) -> SweepReport:
     """Runs a test once for each chosen fault; `run` does that once."""
     rows: list[tuple[SweepFault, SweepRun]] = []
-    for fault in chosen(faults, settings):
-        result, tried = run(fault.text), 1
-        while result.verdict is RunVerdict.NEVER_STRUCK and tried < TRIES:
-            result, tried = run(fault.text), tried + 1
-        rows.append((fault, result))
+    wanted = chosen(faults, settings)
+    try:
+        for fault in wanted:
+            result, tried = run(fault.text), 1
+            while result.verdict is RunVerdict.NEVER_STRUCK and tried < TRIES:
+                result, tried = run(fault.text), tried + 1
+            rows.append((fault, result))
+    except KeyboardInterrupt as problem:  # pytest prints the first line of its text
+        found = [fault.text for fault, result in rows if result.verdict is not RunVerdict.PASSED]
+        what = f"{title}: {len(rows)} of {len(wanted)} faults were tried"
+        raise KeyboardInterrupt(f"{what}; did not pass: {'; '.join(found) or 'none'}") from problem
     return SweepReport(title=title, seed=settings.seed, learned=len(faults), rows=tuple(rows))
 
 

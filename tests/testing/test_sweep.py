@@ -596,3 +596,16 @@ def test_an_option_is_checked_where_it_is_written(options: dict[str, Any], says:
             sweep_points(sell, **options)
     with pytest.raises(TypeError, match="3 is not a test"):
         sweep(3)  # type: ignore[arg-type] - the point of the test
+
+
+def test_ctrl_c_tells_what_a_sweep_has_found() -> None:
+    faults = [SweepFault(name, "request lost", f"when {name} do drop") for name in ("a", "b", "c")]
+
+    def run(text: str) -> SweepRun:
+        if " c " in text:
+            raise KeyboardInterrupt
+        return SweepRun(failure="no" * (" b " in text), struck=1)
+
+    with pytest.raises(KeyboardInterrupt) as ended:
+        run_sweep("sells", faults, SweepSettings(), run)
+    assert str(ended.value) == "sells: 2 of 3 faults were tried; did not pass: when b do drop"
