@@ -112,19 +112,16 @@ def _run(
     from fencepost.audit.compare import compare
 
     layout = open_layout(storages)  # again: a broker may have ended before the locks
-    try:
-        print_progress("starting Spark ...")
-        with start_spark("fencepost audit", master, SHORT_RUN) as spark:
-            print_progress("reading the logs ...")
-            findings = audit(spark, layout, paths, is_in_use=is_in_use)
-            if acks is not None:
-                findings.found += missing_acks(spark, paths, acks).found
-            if comparison is not None:
-                source, target, by = comparison
-                compared = compare(spark, layout, paths, source=source, target=target, by=by)
-                findings.found += compared.found
-    finally:
-        print_progress()
+    print_progress("starting Spark ...")
+    with start_spark("fencepost audit", master, SHORT_RUN) as spark:
+        print_progress("reading the logs ...")
+        findings = audit(spark, layout, paths, is_in_use=is_in_use)
+        if acks is not None:
+            findings.found += missing_acks(spark, paths, acks).found
+        if comparison is not None:
+            source, target, by = comparison
+            compared = compare(spark, layout, paths, source=source, target=target, by=by)
+            findings.found += compared.found
     return findings
 
 

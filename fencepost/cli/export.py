@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fencepost.check.findings import counted
 from fencepost.cli.errors import OK, CommandFailed
 from fencepost.cli.files import refuse_uri
 from fencepost.cli.options import AsJson
-from fencepost.cli.output import print_json
+from fencepost.cli.output import print_json, print_progress
 from fencepost.cli.spark_calls import start_spark, with_spark
 from fencepost.spark_bridge.export import Exported, RecordsDeleted
 from fencepost.spark_bridge.export import export as export_records
 from fencepost.spark_bridge.filesystems import absolute, open_directories
 from fencepost.spark_bridge.session import require_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def export(
@@ -61,14 +64,14 @@ def export(
 
     def exported_with_spark() -> Exported:
         with ExitStack() as stack:
-            return export_records(
-                lambda: stack.enter_context(start_spark("fencepost export", master)),
-                layout,
-                paths,
-                target.absolute(),
-                topic,
-                accepts_loss=accept_loss,
-            )
+
+            def spark() -> SparkSession:
+                print_progress("starting Spark ...")
+                started = stack.enter_context(start_spark("fencepost export", master))
+                print_progress("copying the records ...")
+                return started
+
+            return export_records(spark, layout, paths, target.absolute(), topic, accepts_loss=accept_loss)
 
     try:
         exported = with_spark(exported_with_spark)

@@ -61,6 +61,7 @@ def shrink(
     budget
         Limit for the number of simulated events in all attempts. [default: about half a minute of work]
     """
+    from fencepost.simulator.judges.known_anomalies import KnownAnomaly
     from fencepost.simulator.scenarios.model import cases
 
     if file is not None and options != DEFAULT_WORLD:
@@ -74,6 +75,9 @@ def shrink(
     target.prove()
     pages = Pages(html)
     pages.prove()
+    does = "shows" if isinstance(failing.violation, KnownAnomaly) else "violates"
+    with text_beside(as_json=as_json):
+        print(f"{name} {does} {failing.violation}", flush=True)
     code = shrink_to(target, name, failing, origin=f"{name}{options}", budget=budget, as_json=as_json)
     if html is not None and target.path.exists():
         (case,) = cases(read(target.path))
@@ -96,7 +100,7 @@ def shrink_to(
 
     began = time.perf_counter()
     with text_beside(as_json=as_json):
-        search, code = _search(name, failing, budget or BUDGET)
+        search, code = _search(failing, budget or BUDGET)
         seconds = time.perf_counter() - began
         is_kept = code == OK or search.best is not failing
         if is_kept:
@@ -111,15 +115,12 @@ def shrink_to(
     return code
 
 
-def _search(name: str, failing: Failing, budget: int) -> tuple[ShrinkSearch, int]:
+def _search(failing: Failing, budget: int) -> tuple[ShrinkSearch, int]:
     """The search when it has ended or was interrupted, and the exit code."""
     from fencepost.simulator.fuzz.shrinking import ShrinkSearch
-    from fencepost.simulator.judges.known_anomalies import KnownAnomaly
 
     search = ShrinkSearch(failing, budget=budget)
     try:
-        does = "shows" if isinstance(failing.violation, KnownAnomaly) else "violates"
-        print(f"{name} {does} {failing.violation}", flush=True)
         with _progress() as search.tell:
             search.run()
     except Ended as ended:

@@ -17,6 +17,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from fencepost.cli.errors import CommandFailed, WrongUsage
+from fencepost.cli.output import print_progress
 from fencepost.spark_bridge.session import session
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ MASTER: Final = re.compile("yarn$|local|spark|k8s")
 
 def with_spark(work: Callable[[], Result]) -> Result:
     """Calls `work` in another thread; returns its result, or raises what it raised. An error of Spark is
-    raised as CommandFailed.
+    raised as CommandFailed. In the end, the progress that `work` has shown is erased.
     """
     done = Future[Result]()
 
@@ -44,6 +45,8 @@ def with_spark(work: Callable[[], Result]) -> Result:
         return done.result()
     except spark_errors() as problem:
         raise CommandFailed(reason_of(problem)) from problem
+    finally:
+        print_progress()
 
 
 def start_spark(app_name: str, master: str, settings: dict[str, str] | None = None) -> SparkSession:

@@ -93,8 +93,8 @@ class Shown:
 def screen(walk: Walk, shown: Shown, width: int, height: int) -> Lines:
     """The screen: exactly `height` lines of at most `width` cells."""
     if width < WIDTH_MIN or height < HEIGHT_MIN:
-        lines = [Text(f"The terminal has {width} x {height} cells; --step needs {WIDTH_MIN} x {HEIGHT_MIN}.")]
-        return _fitted(lines, width, height)
+        what = f"The terminal has {width} x {height} cells; --step needs {WIDTH_MIN} x {HEIGHT_MIN}."
+        return _fitted(map(Text, wrap(what, width)), width, height)
     head, foot = _head(walk, shown, width), _foot(walk, shown, width)
     room = height - len(head) - len(foot)
     if shown.has_help:

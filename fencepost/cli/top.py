@@ -12,13 +12,14 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.options import LOCAL, AsJson, ClusterOptions
-from fencepost.cli.output import Columns, print_json, print_rows, row_of
+from fencepost.cli.output import Columns, print_json, print_progress, print_rows, row_of
 from fencepost.cli.table import Duration, as_words, is_terminal, moment
 from fencepost.client.shells.sync import Admin
 from fencepost.protocol.messages import BrokerStatusReply, RequestStatus, TopicStatus
 
 CLEAR: Final = "\x1b[H\x1b[2J"
-Interval = Annotated[float, Parameter(validator=validators.Number(gt=0))]
+INTERVAL_MAX_S: Final = 86_400
+Interval = Annotated[float, Parameter(validator=validators.Number(gt=0, lte=INTERVAL_MAX_S))]
 
 
 class TopicRates(NamedTuple):
@@ -77,6 +78,7 @@ def top(
     """
     with cluster.connect() as admin:
         before = admin.broker_status()
+        print_progress(f"measuring for {interval:g} s ...")
         while True:
             before = _look(admin, before, interval, limit=limit, as_json=as_json)
             if once:
@@ -89,6 +91,7 @@ def _look(
     """Print the rates of the next interval; the status at its end."""
     time.sleep(interval)
     now = admin.broker_status()
+    print_progress()
     if now.started_ms != before.started_ms:  # another run of the broker, whose counters began at 0
         before = attrs.evolve(before, now_ms=now.started_ms, topics=(), requests=())
     topics, requests = topic_rates(before, now)[:limit], request_rates(before, now)[:limit]

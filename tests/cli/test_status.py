@@ -102,6 +102,6 @@ def test_rates_are_differences(calm: m.BrokerStatusReply) -> None:
     assert request_rates(now, again) == [("Produce", 0.0, None, 0.0)]
 
 
-@pytest.mark.parametrize("words", [("--interval", "0"), ("--limit", "0")])
+@pytest.mark.parametrize("words", [("--interval", "0"), ("--interval", "inf"), ("--limit", "0")])
 def test_top_checks_its_numbers(tool: Tool, words: tuple[str, ...]) -> None:
     assert words[0] in tool("top", *words, code=2)

@@ -369,7 +369,8 @@ def test_the_screen_follows_the_size_of_the_terminal(seat: Seat) -> None:
     seat.read_until(lambda drawn: drawn.count("\n") == 49)
     seat.see("Partition leader")
     seat.resize(40, 10)
-    seat.see("The terminal has 40 x 10 cells")
+    seat.see("The terminal has 40 x 10 cells; --step")
+    seat.see("needs 60 x 16.")
     seat.resize(80, 24)
     seat.see("step 0 of ")
 
