@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from io import BufferedWriter, FileIO, RawIOBase, TextIOWrapper
+from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, Final, NoReturn, cast
 
@@ -86,8 +87,12 @@ def _shown_default(value: object) -> str | None:
     return "a tab" if value == "\t" else str(value)
 
 
-def _unrounded(kind: Any, tokens: Sequence[Token]) -> object:
-    """The value of an option. cyclopts would round 1.5 to a whole number; 2.0 is one."""
+def _exact(kind: Any, tokens: Sequence[Token]) -> object:
+    """The value of an option. cyclopts would round 1.5 to a whole number (2.0 is one), and take an empty path
+    for the current directory; it comes from a variable that is not set.
+    """
+    if kind is Path and any(not token.value for token in tokens):
+        raise ValueError(MUST_NOT_BE_EMPTY)
     if kind in (int, tuple[int, ...]):
         for token in tokens:
             if token.value.partition(".")[2].strip("0"):
@@ -106,7 +111,7 @@ def application(profile: str | None = None) -> App:
         version=__version__,
         suppress_keyboard_interrupt=False,
         default_parameter=Parameter(
-            negative_iterable=(), show_default=_shown_default, converter=_unrounded, validator=_check_encoding
+            negative_iterable=(), show_default=_shown_default, converter=_exact, validator=_check_encoding
         ),
         group_parameters=Group("Options", help_formatter=print_options),
         config=ConfigFile(frozenset(COMMANDS), profile),
@@ -167,9 +172,11 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
         if meant := get_close_matches(unknown, WITHOUT_COMMAND, 1, 0.75):
             return f"{unknown} is not an option of fencepost; did you mean {meant[0]}?"
         return f"{unknown} is given before the command; options go after it"
-    if isinstance(problem, CoercionError) and problem.msg is None and problem.target_type in NUMBERS:
-        token, argument = problem.token, problem.argument
-        if token is not None and argument is not None:
+    if isinstance(problem, CoercionError) and problem.argument is not None:
+        token, argument = problem.token or problem.argument.tokens[0], problem.argument
+        if problem.msg == MUST_NOT_BE_EMPTY:
+            return _invalid(token, argument, MUST_NOT_BE_EMPTY)
+        if problem.msg is None and problem.target_type in NUMBERS:
             return _invalid(token, argument, f"Must be {NUMBERS[problem.target_type]}.")
     if isinstance(problem, ValidationError) and problem.argument is not None:
         for argument in (problem.argument, *problem.argument.children):
@@ -189,6 +196,7 @@ def _invalid(token: Token, argument: Argument, wanted: str) -> str:
 
 
 MUST_BE_UTF_8: Final = "Must be UTF-8."
+MUST_NOT_BE_EMPTY: Final = "Must not be empty."
 WITHOUT_COMMAND: Final = ("--version", "--help")
 NUMBERS: Final[dict[type | None, str]] = {int: "a whole number", float: "a number"}
 

@@ -151,7 +151,7 @@ class OutputOptions:
             return lambda record: as_csv(csv_row(record, dialect), dialect).encode() + b"\n"
         if "%" not in self.format:
             raise WrongUsage(
-                f"--format {self.format} is not text, jsonl, csv or a format string",
+                f"--format {self.format or repr(self.format)} is not text, jsonl, csv or a format string",
                 then=r"a format string has placeholders, for example '%k %s\n'",
             )
         try:

@@ -24,7 +24,7 @@ from fencepost.client.errors import (
 )
 from fencepost.client.metadata import NOT_A_BROKER
 from fencepost.protocol.errors import ErrorCode, FencepostError, Unusable
-from fencepost.protocol.terms import escaped
+from fencepost.protocol.terms import ID_LENGTH_MAX, escaped
 
 OK: Final = 0
 FAILED: Final = 1
@@ -63,6 +63,8 @@ ADVICE: Final = {
     ErrorCode.INVALID_CONFIG: "`fencepost help compaction` lists the settings of a topic",
     ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of this id is still ending; try again",
     ErrorCode.KAFKA_STORAGE_ERROR: "see the broker's log; stop the broker, then run `fencepost check DIR`",
+    ErrorCode.INVALID_GROUP_ID: f"give a group id of 1 to {ID_LENGTH_MAX} characters",
+    ErrorCode.INVALID_PARTITIONS: "`fencepost topic describe` shows how many partitions there are",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "choose another name, of up to 249 ASCII letters, digits, '.', '_' "
     "and '-'",
 }

@@ -84,7 +84,9 @@ Configs = Annotated[tuple[str, ...], Parameter(alias="-c")]
 """Options with the short names that users of kcat and rpk know."""
 
 
-TimeBudget = Annotated[float | None, Parameter("--for", converter=seconds_given, metavar="TIME")]
+TimeBudget = Annotated[
+    float | None, Parameter("--for", converter=seconds_given, allow_leading_hyphen=True, metavar="TIME")
+]
 """How long a command may search, in seconds; given as 90s, 10m or 1h30m."""
 
 
@@ -227,8 +229,7 @@ def check_id(option: str, given: str | None) -> None:
     """Refuses a group or a transactional id that no broker takes."""
     if given is not None and not 1 <= len(given) <= ID_LENGTH_MAX:
         raise WrongUsage(
-            f"{option} must have 1 to {ID_LENGTH_MAX} characters, not {len(given)}",
-            then="give another name, or leave the option out",
+            f"{option} must have 1 to {ID_LENGTH_MAX} characters, not {len(given)}", then="give another one"
         )
 
 

@@ -42,7 +42,7 @@ def _moment_ms(_: type, tokens: Sequence[Token]) -> int:
 
 Flag = Annotated[bool, Parameter(negative="")]
 Moment = Annotated[int | None, Parameter(converter=_moment_ms, metavar="TIME")]
-Duration = Annotated[int | None, Parameter(converter=_duration_ms, metavar="TIME")]
+Duration = Annotated[int | None, Parameter(converter=_duration_ms, allow_leading_hyphen=True, metavar="TIME")]
 
 
 class Goal(NamedTuple):

@@ -316,7 +316,8 @@ def _check_host(host: str, access: AccessSettings, *, insecure: bool) -> None:
     missing = access.missing
     if missing and not insecure and not _is_loopback(host):
         raise WrongUsage(
-            f"--host {host} opens the broker to other machines, which needs {', and '.join(missing)}",
+            f"--host {host or repr(host)} opens the broker to other machines, which needs "
+            f"{', and '.join(missing)}",
             then="`fencepost help access` shows how to set them up; --insecure starts the broker without "
             "them, open to everyone who can reach the port",
         )

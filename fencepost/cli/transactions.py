@@ -13,7 +13,16 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
-from fencepost.cli.options import LOCAL, AsJson, ClusterOptions, InPartition, Int64, InTopic, partitions_of
+from fencepost.cli.options import (
+    LOCAL,
+    AsJson,
+    ClusterOptions,
+    InPartition,
+    Int64,
+    InTopic,
+    check_id,
+    partitions_of,
+)
 from fencepost.cli.output import Columns, print_done, print_entry, print_rows
 from fencepost.cli.positions import Refusals, not_readable, sorted_out
 from fencepost.cli.table import Duration, Moment
@@ -162,6 +171,7 @@ def describe_transaction(
     transactional_id
         The transactional id.
     """
+    check_id("--transactional-id", transactional_id)
     with cluster.connect() as admin:
         found = admin.describe_transaction(transactional_id)
         row = Described(admin.find_coordinator(transactional_id), found)
@@ -212,6 +222,7 @@ def force_terminate_transaction(
     transactional_id
         The transactional id. A new producer can use it right away.
     """
+    check_id("--transactional-id", transactional_id)
     with cluster.connect() as admin:
         admin.describe_transaction(transactional_id)  # a mistyped id would be created
         admin.force_terminate_transaction(transactional_id)

@@ -37,7 +37,10 @@ def add_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
     name
         The name of the user; the principal in ACLs is User:NAME.
     """
-    check_name(name)
+    try:
+        check_name(name)
+    except AccessFileError as problem:
+        raise WrongUsage(str(problem)) from problem
     password, salt = _password(name), secrets.token_bytes(SALT_SIZE)
     with _locked(file):
         users = _users_in(file)

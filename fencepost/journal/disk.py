@@ -356,7 +356,7 @@ class DiskStorage:
         problem = (
             f"{self.location} is not a directory"
             if self.exists()
-            else f"there is no directory {self.location}"
+            else f"there is no directory {self.location or repr(self.location)}"
         )
         return NotADataDirectory(f"{problem}: give the directory that a broker was started with")
 

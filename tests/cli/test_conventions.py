@@ -445,3 +445,36 @@ def test_completion_is_installed(
     path = Path(capsys.readouterr().out.removeprefix("Wrote ").partition(". It")[0])
     assert path.is_relative_to(tmp_path)
     assert "--bootstrap-server" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["serve"], "DIRECTORY"),
+        (["dump"], "PATH"),
+        (["repair", "--write"], "DIRECTORY"),
+        (["export", "data"], "TARGET"),
+        (["produce", "t", "a.txt"], "FILES"),
+        (["fuzz", "--output"], "--output"),
+    ],
+)
+def test_an_empty_path_is_not_the_current_directory(
+    words: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a shell variable that is not set."""
+    assert run([*words, ""]) == 2
+    assert f'Invalid value "" for {name}. Must not be empty.' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", ["run --for", "fuzz --for", "explore --for", "group reset-offsets g -t t --by-duration"]
+)
+def test_a_negative_time_is_named(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words.split(), "-1s"]) == 2
+    assert f"for {words.rsplit(maxsplit=1)[-1]}: '-1s' is not a time such as 90s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["transactions describe", "transactions force-terminate"])
+def test_an_empty_id_is_named(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words.split(), ""]) == 2
+    assert "--transactional-id must have 1 to 249 characters, not 0" in capsys.readouterr().err
