@@ -9,6 +9,10 @@ as doubtful; `PendingCalls` decides who asks, and when.
 # records the need, and one request covers all topics in `wanted`. A client therefore never refreshes on a
 # timer, except a group leader that watches its topics for new partitions (metadata.max.age.ms).
 #
+# What a reply lacks (a partition, its leader, a broker) makes metadata stale again while it is needed. A
+# leader is elected within a moment; what stays missing is requested ever more rarely, down to once a second
+# (`pause`, KIP-580), until a reply brings something new or another topic is wanted.
+#
 # A topic that does not exist stays undecided, so it is requested again with backoff, for as long as it is
 # used: `drop` ends that. As in Kafka (retainTopic of ProducerMetadata and ConsumerMetadata), a consumer uses
 # the topics that it is assigned or subscribed to, a producer those to which it sent within five minutes.
@@ -23,8 +27,9 @@ from typing import Annotated, Final
 
 import attrs
 
+from fencepost.client.settings import RETRY_BACKOFF_MAX_MS
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
-from fencepost.protocol.fork import Ordered, Rank
+from fencepost.protocol.fork import Due, Ordered, Pace, Rank
 from fencepost.protocol.messages import (
     FindCoordinatorReply,
     ListOffsets,
@@ -40,6 +45,11 @@ from fencepost.protocol.values import value
 FIRST_BOOTSTRAP_NODE: Final = -2
 
 HOST_NAME_SIZE_MAX: Final = 255  # RFC 1035
+
+# The minimum time between two Metadata requests: a partition without a leader must not cause a storm. It
+# doubles with each request after so many that brought nothing new.
+METADATA_PAUSE_MS: Final = 50
+QUICK_REQUESTS: Final = 8
 
 Address = tuple[str, int]
 
@@ -106,6 +116,10 @@ class ClusterMetadata:
     needed: MetadataNumber = attrs.field(default=0, kw_only=True)
     """The last one whose reply a caller waits for."""
     is_stale: bool = attrs.field(default=True, kw_only=True)
+    ask_at: Due = attrs.field(default=0, kw_only=True)
+    """When the next Metadata request may be sent (ms)."""
+    fruitless: Pace[int] = attrs.field(default=0, kw_only=True)
+    """How many replies in a row brought nothing new."""
     turn: int = attrs.field(default=0, kw_only=True)
     """Counts nodes that did not answer or sent old metadata: the next request goes to another one."""
     unreachable: dict[int, str] = attrs.field(factory=dict, kw_only=True)
@@ -146,6 +160,8 @@ class ClusterMetadata:
         if topic not in self.wanted:
             self.wanted[topic] = None
             self.is_stale = True
+            if self.fruitless > QUICK_REQUESTS:
+                self.ask_at = self.fruitless = 0  # a long pause is for those that are missing
 
     def is_newer_than(self, number: MetadataNumber) -> bool:
         """Whether a Metadata request after this one was answered. If not, one will be sent. For a caller that
@@ -161,6 +177,13 @@ class ClusterMetadata:
         self.is_stale = False  # what is wanted during the request makes it stale again
         self.asked += 1
         return Metadata(topics=tuple(self.wanted))
+
+    def pause(self, now: int) -> None:
+        """A request is about to be sent; the next one waits, the longer the more brought nothing new."""
+        if now >= self.ask_at + RETRY_BACKOFF_MAX_MS:  # nothing was missing for a while
+            self.fruitless = 0
+        doublings = max(0, self.fruitless - QUICK_REQUESTS)
+        self.ask_at = now + min(RETRY_BACKOFF_MAX_MS, METADATA_PAUSE_MS << min(doublings, 10))
 
     def drop(self, topics: Iterable[str]) -> None:
         """These topics are not used any more. One that was deleted would be requested again and again."""
@@ -206,6 +229,7 @@ class ClusterMetadata:
         cut off may name replaced leaders: an older leader epoch is ignored (Metadata.lastSeenLeaderEpochs in
         Kafka), and without a known newer leader the next request goes to another node.
         """
+        before = self._knowledge()
         address = self.address(from_node)
         self.nodes = {node.node_id: (node.host, node.port) for node in reply.nodes}
         self.controller_id = reply.controller_id if reply.controller_id in self.nodes else None
@@ -231,6 +255,14 @@ class ClusterMetadata:
                 self.last_counts[topic.topic] = len(topic.partitions)
                 self.topic_ids[topic.topic] = topic.topic_id
             self.partition_counts[topic.topic] = self.last_counts[topic.topic]
+        self.fruitless = 0 if self._knowledge() != before else self.fruitless + 1
+
+    def _knowledge(self) -> tuple[object, ...]:
+        """What news changes. Not the leaders: a reply may name one again that was forgotten in the same
+        leader epoch, because it does not answer.
+        """
+        topics = (self.partition_counts.copy(), self.topic_errors.copy(), self.topic_ids.copy())
+        return self.nodes, self.controller_id, self.leader_epochs.copy(), *topics
 
     def _learn_leaders(self, topic: TopicMetadata, *, may_go_back: bool) -> bool:
         """Applies the leaders of one topic; True if the reply is older than what is known."""

@@ -23,8 +23,7 @@ errors of their own, pass through `once` and are returned untouched.
 # * A call for a coordinator that is not known submits a FindCoordinator and waits in `_waiting`. The lookup
 #   is shared: if it fails for good, it ends every call that waits for that coordinator.
 # * Metadata is one call that never ends while a wanted topic is undecided. At most one is in flight, and
-#   there is a pause between two, because a partition without a leader would otherwise cause a storm of
-#   requests.
+#   there is a pause between two (`ClusterMetadata.pause`).
 # * A deadline ends a call in either place. Calls of a transaction have none: their callers time out, but the
 #   request continues, and the same call of the application finds its reply.
 #
@@ -74,8 +73,6 @@ class BrokerAt:
     broker_id: int
 
 
-# The minimum time between two Metadata requests: a partition without a leader must not cause a storm.
-METADATA_PAUSE_MS: Final = 50
 _UNANSWERED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
 _SILENCE: Final = "no reply arrived"
 _NO_REMEDY: Final = Remedy.NONE
@@ -130,7 +127,6 @@ class PendingCalls:
     _sent_once: Ordered[dict[CallNumber, int]] = attrs.field(factory=dict)
     """The nodes of requests sent once, by their tokens."""
     _metadata_call: CallNumber | None = None
-    _metadata_at: Due = 0
     _expires_at: Ignored[float] = inf
     """No call has an earlier deadline, so `expired`, which every input calls, need not look before."""
     _out: list[SendRequest] = attrs.field(factory=list)
@@ -364,8 +360,8 @@ class PendingCalls:
                 node = self._locate(call.target)
                 if node is not None:
                     self._start(call, node)
-        if self.cluster.is_stale and now >= self._metadata_at and self._lacks_metadata():
-            self._metadata_at = now + METADATA_PAUSE_MS
+        if self.cluster.is_stale and now >= self.cluster.ask_at and self._lacks_metadata():
+            self.cluster.pause(now)
             self._metadata_call = self.submit(m.Metadata(topics=tuple(self.cluster.wanted)), ANY_NODE)
             self._start(self._waiting[self._metadata_call], self.cluster.any_node())
         sends, self._out = self._out, []
@@ -418,7 +414,7 @@ class PendingCalls:
 
     def wake_at(self, now: int) -> int | None:
         """When `due` or `expired` next has something to do; for a call in flight, at its deadline, if any."""
-        at = self._metadata_at if self.cluster.is_stale and self._lacks_metadata() else None
+        at = self.cluster.ask_at if self.cluster.is_stale and self._lacks_metadata() else None
         for call in self._waiting.values():
             if call.retry_at > now and (at is None or call.retry_at < at):
                 at = call.retry_at

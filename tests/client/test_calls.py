@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from itertools import pairwise
 
 import attrs
 import pytest
@@ -12,21 +13,15 @@ from fencepost.client.effects import CallAnswered, Effect, SendRequest, Transact
 from fencepost.client.errors import ClientError, Failure, RequestFailed, RequestTimeout
 from fencepost.client.metadata import (
     FIRST_BOOTSTRAP_NODE,
+    METADATA_PAUSE_MS,
+    QUICK_REQUESTS,
     ClusterMetadata,
     CoordinatorOf,
     bootstrap_addresses,
 )
 from fencepost.client.reply_errors import REMEDIES, remedy_of, worst_error
 from fencepost.client.requests import RequestMachine
-from fencepost.client.retries import (
-    ANY_NODE,
-    CONTROLLER,
-    METADATA_PAUSE_MS,
-    BrokerAt,
-    FinishedCall,
-    PendingCalls,
-    Target,
-)
+from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt, FinishedCall, PendingCalls, Target
 from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode, Remedy
@@ -77,8 +72,13 @@ class Asking:
         return [(send.node_id, type(send.request)) for send in self.sent]
 
 
-def metadata(leader: int = 1, error: ErrorCode = ErrorCode.NONE, controller: int = 1) -> m.MetadataReply:
-    parts = [m.PartitionMetadata(partition=number, leader_id=leader, leader_epoch=0) for number in (0, 1)]
+def metadata(
+    leader: int = 1, error: ErrorCode = ErrorCode.NONE, controller: int = 1, leader_epoch: int = 0
+) -> m.MetadataReply:
+    parts = [
+        m.PartitionMetadata(partition=number, leader_id=leader, leader_epoch=leader_epoch)
+        for number in (0, 1)
+    ]
     return m.MetadataReply(
         cluster_id="c",
         controller_id=controller,
@@ -311,18 +311,75 @@ def test_nodes_are_asked_in_turn() -> None:
     assert seen == [FIRST_BOOTSTRAP_NODE, FIRST_BOOTSTRAP_NODE - 1] * 2
 
 
-def test_a_partition_that_nobody_leads_makes_no_storm_of_questions() -> None:
-    talk = Asking()
-    talk.ask(OFFSETS, HERE)
-    questions = 0
-    for _ in range(100):
-        if talk.sent:
-            questions += 1
-            talk.answer(metadata(leader=9))
+def metadata_times(talk: Asking, answer: m.MetadataReply | None, seconds: int) -> list[int]:
+    """When it asks for metadata that is always answered so, None: by no broker."""
+    asked: list[int] = []
+    end = talk.now + 1_000 * seconds
+    while talk.now < end:
+        for send in [send for send in talk.sent if isinstance(send.request, m.Metadata)]:
+            asked.append(talk.now)
+            talk.sent.remove(send)
+            error = ErrorCode.NETWORK_EXCEPTION if answer is None else ErrorCode.NONE
+            assert talk.calls.answered(send.token, error, answer, talk.now) == []
+        talk.step()
         wake_at = talk.calls.wake_at(talk.now)
         assert wake_at is None or wake_at > talk.now, "a time in the past would be a busy loop"
         talk.step(10)
-    assert 1 < questions <= 1_000 / METADATA_PAUSE_MS + 1
+    return asked
+
+
+MISSING = {
+    "a partition without a leader": (HERE, metadata(leader=-1)),
+    "a leader that is not running": (HERE, metadata(leader=9)),
+    "a partition": (TopicPartition("t", 5), metadata()),
+    "a topic": (HERE, metadata(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)),
+    "a broker": (BrokerAt(9), metadata()),
+    "a controller": (CONTROLLER, metadata(controller=-1)),
+    "every broker": (HERE, None),
+}
+
+
+@pytest.mark.parametrize(("target", "answer"), MISSING.values(), ids=MISSING)
+def test_what_stays_missing_is_asked_for_ever_more_rarely(
+    target: Target, answer: m.MetadataReply | None
+) -> None:
+    talk = Asking()
+    talk.ask(OFFSETS, target)
+    asked = metadata_times(talk, answer, seconds=10)
+    pauses = [after - before for before, after in pairwise(asked)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == RETRY_BACKOFF_MAX_MS
+    assert 1 < len(asked) < 30
+
+
+def test_a_new_topic_is_asked_for_at_once() -> None:
+    talk = Asking()
+    talk.ask(OFFSETS, HERE)
+    metadata_times(talk, metadata(leader=-1), seconds=10)
+    while not talk.sent:
+        talk.step(10)
+    talk.answer(metadata(leader=-1))
+    talk.ask(OFFSETS, TopicPartition("new", 0))
+    assert [send.request for send in talk.sent] == [m.Metadata(topics=("t", "new"))]
+
+
+def test_news_end_the_long_pauses_and_so_does_a_time_in_which_nothing_was_missing() -> None:
+    talk = Asking()
+    talk.ask(OFFSETS, HERE)
+    metadata_times(talk, metadata(leader=-1), seconds=10)
+    while not talk.sent:
+        talk.step(10)
+    talk.answer(metadata(leader=2, leader_epoch=1))
+    assert talk.waiting == [(2, m.ListOffsets)]
+    talk.sent.clear()
+    for _ in range(2 * QUICK_REQUESTS):  # as a leader of a group that looks for new partitions
+        talk.step(60_000)
+        talk.calls.cluster.is_stale = True
+        talk.step()
+        talk.answer(metadata(leader=2, leader_epoch=1))
+    talk.calls.cluster.is_stale = True
+    talk.step(METADATA_PAUSE_MS)
+    assert [kind for _, kind in talk.waiting] == [m.Metadata]
 
 
 def test_a_topic_in_the_making_is_asked_for_until_it_is_there() -> None:

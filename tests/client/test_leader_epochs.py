@@ -8,8 +8,7 @@ from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.effects import SendRequest
 from fencepost.client.errors import OffsetOutOfRange
 from fencepost.client.group_offsets import OffsetAndMetadata
-from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE, ClusterMetadata
-from fencepost.client.retries import METADATA_PAUSE_MS
+from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE, METADATA_PAUSE_MS, ClusterMetadata
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import build_marker, place

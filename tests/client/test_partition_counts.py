@@ -14,8 +14,8 @@ from fencepost import Admin, AsyncAdmin, AsyncProducer, Broker, Producer
 from fencepost.client.batch import ProducerRecord, RecordMetadata
 from fencepost.client.effects import SendRequest, TransactionCall
 from fencepost.client.errors import ClientError, DeliveryFailed, TransactionAborted, UnknownTopic
+from fencepost.client.metadata import METADATA_PAUSE_MS
 from fencepost.client.producer_states import ProducerState
-from fencepost.client.retries import METADATA_PAUSE_MS
 from fencepost.client.send_future import PendingRecord
 from fencepost.client.send_path import SendPath, shares
 from fencepost.client.send_turn import SendTurn
