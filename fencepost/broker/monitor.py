@@ -6,6 +6,7 @@ the notices.
 
 from __future__ import annotations
 
+import os
 import time
 
 from fencepost.broker.clocks import monotonic_ms, now_ms
@@ -68,9 +69,17 @@ class Monitor:
         """A reply does not fit into a frame."""
         self.notices.log("a reply that is too large", f"{type(answer.body).__name__}: {problem}")
 
-    def with_counts(self, status: BrokerStatusReply, connections: int) -> BrokerStatusReply:
+    def with_counts(
+        self, status: BrokerStatusReply, *, directory: str | None, connections: int
+    ) -> BrokerStatusReply:
         """The status of the node, and the broker's counters."""
-        return with_counts(status, self.counters, sizes=self._host.log_sizes(), connections=connections)
+        return with_counts(
+            status,
+            self.counters,
+            directory="memory" if directory is None else os.path.abspath(directory),
+            sizes=self._host.log_sizes(),
+            connections=connections,
+        )
 
     # --- connections
 

@@ -267,7 +267,9 @@ class Server:
             if session is not None:
                 answer = session.amended(answer)
             if type(answer.body) is BrokerStatusReply:
-                status = self.monitor.with_counts(answer.body, len(self.connections.opened))
+                status = self.monitor.with_counts(
+                    answer.body, directory=self.settings.directory, connections=len(self.connections.opened)
+                )
                 answer = attrs.evolve(answer, body=status)
             return protocol.reply(ReplyFrame(number, error=answer.error, body=answer.body))
         except FrameTooLarge as problem:

@@ -127,6 +127,7 @@ def broker_status(node: Node, request: m.BrokerStatus, to: ReplyTo, now: int) ->
         requests=(),
         connections=0,
         disk_problems=(),
+        directory="",
     )
     node.outcome.effects.append(Reply(to, body=body))
 
@@ -136,7 +137,9 @@ def _topic_status(topic: str, statuses: list[PartitionStatus]) -> m.TopicStatus:
     return m.TopicStatus(
         topic=topic,
         partitions=len(statuses),
-        size_bytes=0,
+        sizes=tuple(
+            m.PartitionSize(partition=each.partition.key.partition, size_bytes=0) for each in statuses
+        ),
         open_transactions=sum(len(each.partition.open_transactions) for each in statuses),
         late=tuple(each.partition.key.partition for each in statuses if each.is_late),
         hanging=tuple(each.partition.key.partition for each in statuses if each.hanging),
@@ -156,16 +159,22 @@ def oldest_open_ms(statuses: Iterable[PartitionStatus]) -> int:
 
 
 def with_counts(
-    body: m.BrokerStatusReply, counters: Counters, *, sizes: Mapping[TopicPartition, int], connections: int
+    body: m.BrokerStatusReply,
+    counters: Counters,
+    *,
+    directory: str,
+    sizes: Mapping[TopicPartition, int],
+    connections: int,
 ) -> m.BrokerStatusReply:
-    """The status, and what the server has counted since it started."""
-    size_of: Counter[str] = Counter()
-    for key, size in sizes.items():
-        size_of[key.topic] += size
+    """The status, its logs, and what the server has counted since it started."""
     topics = [
         attrs.evolve(
             topic,
-            size_bytes=size_of[topic.topic],
+            sizes=tuple(
+                # A log is opened when it is first written.
+                attrs.evolve(each, size_bytes=sizes.get(TopicPartition(topic.topic, each.partition), 0))
+                for each in topic.sizes
+            ),
             records_in=counted.records_in,
             bytes_in=counted.bytes_in,
             bytes_out=counted.bytes_out,
@@ -182,6 +191,7 @@ def with_counts(
         disk_problems=tuple(
             m.DiskProblem(at_ms=at_ms, text=text) for text, at_ms in counters.last_disk_problems.items()
         ),
+        directory=directory,
     )
 
 

@@ -68,6 +68,7 @@ _SERVED: Final = (
     _served(28, (0, 5), transactions.txn_offset_commit),
     _served(32, (1, 4), configs.describe_configs),
     _served(33, (0, 2), configs.alter_configs),
+    _served(35, (1, 5), describe.describe_log_dirs),
     _served(36, (0, 2), sasl.sasl_authenticate),
     _served(37, (0, 3), cluster.create_partitions),
     _served(42, (0, 2), groups.delete_groups),

@@ -1,12 +1,12 @@
-"""DescribeCluster and DescribeTopicPartitions: what Metadata says, in other words.
+"""DescribeCluster and DescribeTopicPartitions: what Metadata says, in other words. DescribeLogDirs: what
+BrokerStatus says.
 
-Rule: nothing is asked of the node but Metadata, so a client learns nothing here that Metadata would not tell
-it.
+Rule: a client learns nothing here that these two would not tell it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from fencepost.kafka_bridge.cluster import described_topic
@@ -14,6 +14,7 @@ from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Values,
 from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC
 
 BROKERS: Final = 1  # EndpointType
 CONTROLLERS: Final = 2
@@ -22,6 +23,7 @@ CONTROLLERS: Final = 2
 MISMATCHED_ENDPOINT_TYPE: Final = 114
 UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 PARTITIONS_MAX: Final = 2_000  # max.request.partition.size.limit
+UNKNOWN_BYTES: Final = -1  # DescribeLogDirsResponse.UNKNOWN_VOLUME_BYTES
 
 
 # --- the cluster -----------------------------------------------------------------------------------------
@@ -69,6 +71,54 @@ def _cluster_values(error: int, because: str | None, body: m.MetadataReply | Non
             for node in nodes
         ],
         "cluster_authorized_operations": NOT_ASKED,
+    }
+
+
+# --- the data directory ------------------------------------------------------------------------------------
+
+
+def describe_log_dirs(request: Any, _: int) -> Exchange:
+    """Describe the one directory, and how many bytes its logs have: those that are named, or all."""
+    named = None
+    if request.topics is not None:
+        named = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
+
+    def respond(answer: Answer) -> Values:
+        # Before version 3 there is no place for the error, and nothing is described.
+        described = [] if answer.body is None else [_log_dir(answer.body, named)]
+        return {"throttle_time": 0, "error_code": answer.error, "results": described}
+
+    return one(m.BrokerStatus(), respond)
+
+
+def _log_dir(status: m.BrokerStatusReply, named: Collection[tuple[str, int]] | None) -> Values:
+    sizes = {
+        topic.topic: [each for each in topic.sizes if named is None or (topic.topic, each.partition) in named]
+        for topic in status.topics
+        if topic.topic != CLUSTER_METADATA_TOPIC  # a log of Kafka's controllers
+    }
+    return {
+        "error_code": NO_ERROR,
+        "log_dir": status.directory,
+        "topics": [
+            {
+                "name": topic,
+                "partitions": [
+                    {
+                        "partition_index": each.partition,
+                        "partition_size": each.size_bytes,
+                        "offset_lag": 0,  # of a replica behind its leader
+                        "is_future_key": False,
+                    }
+                    for each in parts
+                ],
+            }
+            for topic, parts in sizes.items()
+            if parts
+        ],
+        "total_bytes": UNKNOWN_BYTES,
+        "usable_bytes": UNKNOWN_BYTES,
+        "is_cordoned": False,
     }
 
 

@@ -1314,10 +1314,18 @@ class StateCount:
 
 
 @value(kw_only=True)
+class PartitionSize:
+    """A partition, and how many bytes its log has."""
+
+    partition: Int32
+    size_bytes: Int64
+
+
+@value(kw_only=True)
 class TopicStatus:
     """The partitions of one topic that a broker leads, and its writes and reads since the broker started.
 
-    `partitions`: how many it leads. `size_bytes`: of their logs. `open_transactions`: how many there are.
+    `partitions`: how many it leads. `sizes`: of their logs. `open_transactions`: how many there are.
     `late`: the partitions whose oldest transaction outlived every timeout. `hanging`: the partitions with an
     open transaction that no coordinator knows. `stable_lag`: how far the last stable offset is behind
     the high watermark, in `stable_lag_partition`, where it is furthest. `oldest_open_ms`: when the oldest
@@ -1327,7 +1335,7 @@ class TopicStatus:
 
     topic: str
     partitions: Int32
-    size_bytes: Int64
+    sizes: tuple[PartitionSize, ...]
     open_transactions: Int32
     late: tuple[Int32, ...]  # partitions whose oldest transaction outlived every timeout
     hanging: tuple[Int32, ...]  # partitions with an open transaction that no coordinator knows
@@ -1338,6 +1346,11 @@ class TopicStatus:
     records_in: Int64
     bytes_in: Int64
     bytes_out: Int64
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all its logs."""
+        return sum(each.size_bytes for each in self.sizes)
 
 
 @value(kw_only=True)
@@ -1369,7 +1382,7 @@ class BrokerStatusReply:
     `broken`: Kafka fixes, and protections, that were turned off for demonstrations. `unserved`: partitions
     that it should lead and does not. `topics`: those with a partition that it leads. `transactions`,
     `groups`: those that it coordinates, by state. `requests`: by API. `connections`: how many are open.
-    `disk_problems`: the last ones.
+    `disk_problems`: the last ones. `directory`: where its logs are.
     """
 
     version: str
@@ -1387,6 +1400,7 @@ class BrokerStatusReply:
     requests: tuple[RequestStatus, ...]
     connections: Int32
     disk_problems: tuple[DiskProblem, ...]  # the last ones
+    directory: str
 
 
 # --- the API table ------------------------------------------------------------------------------------------

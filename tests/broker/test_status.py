@@ -64,6 +64,7 @@ async def test_an_open_transaction_holds_the_last_stable_offset_back() -> None:
         assert {each.state: each.count for each in found.transactions} == {"Ongoing": 1}
         assert {each.api for each in found.requests} >= {"Produce", "InitProducerId", "CreateTopics"}
         assert (found.connections, found.unserved, found.disk_problems) == (1, (), ())
+        assert found.directory == "memory"
 
 
 async def test_a_transaction_that_no_coordinator_knows_hangs() -> None:

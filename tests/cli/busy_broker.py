@@ -40,6 +40,7 @@ def status_after(seconds: int) -> m.BrokerStatusReply:
         ),
         connections=42,
         disk_problems=(),
+        directory="data",
     )
 
 
@@ -49,7 +50,7 @@ def _topic(
     return m.TopicStatus(
         topic=name,
         partitions=3,
-        size_bytes=records * size,
+        sizes=(m.PartitionSize(partition=0, size_bytes=records * size),),
         open_transactions=open_transactions,
         late=(),
         hanging=(),

@@ -30,7 +30,7 @@ API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS = 
 SYNC_GROUP, DESCRIBE_GROUPS, SASL_HANDSHAKE, DELETE_GROUPS, DESCRIBE_CLUSTER = 14, 15, 17, 42, 60
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 44
 CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE, DESCRIBE_TOPIC_PARTITIONS = 68, 69, 75
-DESCRIBE_PRODUCERS = 61
+DESCRIBE_PRODUCERS, DESCRIBE_LOG_DIRS = 61, 35
 TOPIC, GROUP = "orders", "readers"
 
 
@@ -309,6 +309,38 @@ def test_a_new_topic_has_no_setting_without_a_value(wire: KafkaSocket) -> None:
     created = create(wire, "null", ("retention.ms", None), ("cleanup.policy", "compact"), ("nonsense", None))
     assert created.error_code == ErrorCode.INVALID_CONFIG
     assert created.error_message.endswith("retention.ms, nonsense")
+
+
+# --- the data directory ------------------------------------------------------------------------------------
+
+
+def log_dirs(wire: KafkaSocket, version: int, topics: Any) -> Any:
+    return ask(wire, DESCRIBE_LOG_DIRS, version, topics=topics)
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_logs_are_measured(wire: KafkaSocket, version: int) -> None:
+    create(wire, f"measured-{version}", num_partitions=2)
+    (found,) = log_dirs(wire, version, None).results
+    names = {topic.name for topic in found.topics}
+    assert f"measured-{version}" in names
+    assert "__cluster_metadata" not in names
+    produce(wire, (1, batch()), topic=f"measured-{version}")
+    named = [{"topic": name, "partitions": [1, 7]} for name in (f"measured-{version}", "absent")]
+    (found,) = log_dirs(wire, version, named).results
+    ((part,),) = (topic.partitions for topic in found.topics)
+    assert (part.partition_index, part.partition_size) == (1, len(batch()))
+    assert found.log_dir == "memory"
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_who_may_not_describe_the_cluster_is_shown_no_logs(version: int) -> None:
+    with fencepost.Broker(acls=RIGHTS) as broker, closing(connected(broker.address)) as wire:
+        told = log_dirs(wire, version, None)
+    assert told.results == ()
+    assert getattr(told, "error_code", None) == (
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED if version >= 3 else None
+    )
 
 
 # --- settings ----------------------------------------------------------------------------------------------

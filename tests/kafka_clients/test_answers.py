@@ -63,6 +63,7 @@ CHOSEN: Final = frozenset(
         "host",
         "isr_nodes",
         "leader_id",
+        "log_dir",
         "member_id",
         "node_id",
         "port",
@@ -71,6 +72,8 @@ CHOSEN: Final = frozenset(
         "replica_nodes",
         "session_id",
         "throttle_time",
+        "total_bytes",  # -1 if the broker does not know it
+        "usable_bytes",
     }
 )
 """The fields of replies that a broker chooses."""
@@ -100,6 +103,7 @@ DIFFERENT: Final[Mapping[tuple[str, str], Callable[[Any], bool]]] = {
     ("fetch", "session_id"): _is_one_of(-(2**31), 2**31 - 1),
     ("fetch", "last_fetched_epoch"): lambda epoch: epoch > 0,
     ("metadata", "name"): _is_one_of(None),
+    ("describe_log_dirs", "topics"): _is_one_of(None),  # the records of a transaction have other sizes
     ("join_group", "member_id"): _is_one_of(""),  # joins, and the next one waits
     ("offset_for_leader_epoch", "leader_epoch"): lambda epoch: epoch < -1,
     ("add_partitions_to_txn", "transactions"): _is_one_of(()),  # Kafka never answers
@@ -296,6 +300,7 @@ def valid_requests(
             "include_documentation": False,
         },
         "alter_configs": {"resources": [resource], "validate_only": True},
+        "describe_log_dirs": {"topics": [{"topic": TOPIC, "partitions": [0]}]},
         "sasl_authenticate": {"auth_bytes": b"\0a\0b"},
         "create_partitions": {
             "topics": [{"name": TOPIC, "count": 5, "assignments": None}],

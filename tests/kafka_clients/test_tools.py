@@ -70,6 +70,18 @@ def test_a_topic_is_created_described_changed_and_deleted(kafka: Tools) -> None:
     assert "made" not in kafka(tools.TOPICS, "--list").split()
 
 
+def test_replicas_are_assigned_and_logs_measured(kafka: Tools) -> None:
+    kafka(tools.TOPICS, "--create", "--topic", "placed", "--replica-assignment", "1,1")
+    kafka(tools.TOPICS, "--alter", "--topic", "placed", "--partitions", "3", "--replica-assignment", "1,1,1")
+    kafka.write("placed", "a")
+    *_, described = kafka(tools.LOG_DIRS, "--describe", "--topic-list", "placed").splitlines()
+    ((directory,),) = (broker["logDirs"] for broker in json.loads(described)["brokers"])
+    assert directory["logDir"] == "memory"
+    sizes = {part["partition"]: part["size"] for part in directory["partitions"]}
+    assert sorted(sizes) == ["placed-0", "placed-1", "placed-2"]
+    assert sorted(sizes.values())[:2] == [0, 0]
+
+
 def test_the_console_writes_and_reads(kafka: Tools) -> None:
     kafka.create("console")
     shape = ("parse.key=true", "parse.headers=true", "key.separator=:")
