@@ -247,10 +247,19 @@ def test_a_list_grows_and_shrinks() -> None:
         (SUBTRACT, "compact", ""),
         (DELETE, None, "delete"),
         (APPEND, "delete", "delete"),
+        (APPEND, ",", "delete"),
+        (APPEND, "compact,", "delete,compact"),
+        (SUBTRACT, " delete", "delete,compact"),
+        (SUBTRACT, ",delete,", "compact"),
+        (APPEND, " delete", "compact,delete"),
     ]
     for how, value, expected in steps:
         assert alter(story, "orders", ("cleanup.policy", how, value)).error is ErrorCode.NONE
         assert setting(story, "orders", "cleanup.policy").value == expected
+    name = "leader.replication.throttled.replicas"  # always empty
+    assert alter(story, "orders", (name, SUBTRACT, "0:1")).error is ErrorCode.NONE
+    refused = alter(story, "orders", (name, APPEND, "0:1"))
+    assert refused.because.startswith(f"{name}=0:1 cannot be set"), refused
 
 
 @pytest.mark.parametrize(
@@ -260,6 +269,7 @@ def test_a_list_grows_and_shrinks() -> None:
         ("orders", [("retention.ms", SET, "x")], ErrorCode.INVALID_CONFIG),
         ("orders", [("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
         ("orders", [("cleanup.policy", APPEND, "nope")], ErrorCode.INVALID_CONFIG),
+        ("orders", [("cleanup.policy", APPEND, "")], ErrorCode.INVALID_CONFIG),
         ("orders", [("message.timestamp.type", SET, "LogAppendTime")], ErrorCode.INVALID_CONFIG),
         ("orders", [("nope", SET, "1")], ErrorCode.INVALID_CONFIG),
         ("orders", [("nope", DELETE, None)], ErrorCode.NONE),

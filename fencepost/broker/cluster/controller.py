@@ -57,8 +57,9 @@ from fencepost.broker.contract import (
     Reply,
     ReplyTo,
 )
+from fencepost.broker.fixed_configs import FIXED_CONFIGS
 from fencepost.broker.limits import CLUSTER_PARTITIONS, REQUEST_PARTITIONS, Limit
-from fencepost.broker.log_config import DELETE, TOPIC_CONFIGS, conflict, listed, parse_config
+from fencepost.broker.log_config import DELETE, TOPIC_CONFIGS, conflict, parse_config
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.fork import Ignored, Shared
@@ -498,13 +499,15 @@ def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | N
     """The value that a topic's own setting has after the change, None if it then has none."""
     if change.value is None or not _needs_value(change):
         return None
-    setting, value = TOPIC_CONFIGS.get(change.name), change.value
+    value, fixed = change.value, FIXED_CONFIGS.get(change.name)
     if change.operation is not ConfigOperation.SET:
+        setting = TOPIC_CONFIGS.get(change.name) or fixed
         if setting is not None and setting.config_type is not ConfigType.LIST:
             because = f"{change.name} is not a list: nothing can be added to it or removed from it"
             return Refused(ErrorCode.INVALID_CONFIG, because)
         # A list that the topic does not have yet starts as Kafka's default, whatever the broker's is.
-        value = _changed_list(DELETE if own is None else own, change.operation, listed(value))
+        default = DELETE if fixed is None else fixed.value
+        value = _changed_list(default if own is None else own, change.operation, value)
     return _config_problem(change.name, value) or value
 
 
@@ -512,11 +515,15 @@ def _needs_value(change: m.ConfigChange) -> bool:
     return change.operation is not ConfigOperation.DELETE
 
 
-def _changed_list(old: str, operation: ConfigOperation, entries: list[str]) -> str:
-    """The list with these entries added or removed. The only setting that is a list is cleanup.policy."""
+def _changed_list(old: str, operation: ConfigOperation, value: str) -> str:
+    """The list with the entries of `value` added or removed, which Java splits: without the empty entries at
+    the end, but an empty text has one.
+    """
+    parts = [part for part in old.split(",") if part]
+    entries = value.rstrip(",").split(",") if value.strip(",") or not value else []
     if operation is ConfigOperation.APPEND:
-        return ",".join(dict.fromkeys([*listed(old), *entries]))
-    return ",".join(entry for entry in listed(old) if entry not in entries)
+        return ",".join(dict.fromkeys([*parts, *entries]))
+    return ",".join(part for part in parts if part not in entries)
 
 
 def _config_problem(name: str, value: str) -> Refused | None:
