@@ -23,6 +23,7 @@ from fencepost.cli.fuzz_workers import PausedCollector, try_seeds
 from fencepost.simulator.fuzz import shrinking
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.seeds import SeedTally, try_one
+from fencepost.simulator.fuzz.worlds import WorldKind
 from fencepost.simulator.judges.rare_states import RARE_STATES
 from fencepost.simulator.world.choices import Choices
 from tests.cli.processes import COMMAND, PATIENCE_S
@@ -262,7 +263,7 @@ def test_a_search_that_fails_leaves_no_older_report(
 ) -> None:
     report = tmp_path / "report.xml"
     fuzz(capsys, "--seeds", "2", "--cores", "1", "--junit", str(report))
-    monkeypatch.setattr(WorldOptions, "planner", dying)
+    monkeypatch.setattr(WorldKind, "planner", staticmethod(dying))
     assert run(["fuzz", "--seeds", "9", "--cores", "2", "--junit", str(report)]) == 1
     assert "died with exit code" in capsys.readouterr().err
     assert not report.exists()
