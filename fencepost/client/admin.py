@@ -241,6 +241,7 @@ class AdminCalls(RequestCalls):
         without the partitions that cannot be read: their value is the error, which is not raised.
 
         `timestamp_ms`: -2 for the log start offsets, -1 for the end offsets, or a time since 1970.
+        `isolation_level`: as in `end_offsets`.
         """
         level, wanted = isolation_named(isolation_level), list(partitions)
 

@@ -1315,7 +1315,7 @@ class StateCount:
 
 @value(kw_only=True)
 class PartitionSize:
-    """A partition, and how many bytes its log has."""
+    """The size of the log of one partition: `size_bytes`."""
 
     partition: Int32
     size_bytes: Int64

@@ -42,6 +42,7 @@ MORE: Final = {
     "FollowedStep": "fencepost.protocol.messages",
     "BrokerStatusReply": "fencepost.protocol.messages",
     "TopicStatus": "fencepost.protocol.messages",
+    "PartitionSize": "fencepost.protocol.messages",
     "StateCount": "fencepost.protocol.messages",
     "RequestStatus": "fencepost.protocol.messages",
     "DiskProblem": "fencepost.protocol.messages",
@@ -70,6 +71,7 @@ with their modules.
 TYPES: Final = {
     "Milliseconds": "A number of milliseconds from 0; `math.inf` means no limit.",
     "Timestamp": "Milliseconds since 1970, a whole number from 0.",
+    "TimestampOrEnd": "Milliseconds since 1970, -1 for the end, or -2 for the log start.",
     "Offset": "A whole number from 0.",
     "OffsetOrEnd": "An offset, or -1 for the end or for none.",
     "Count": "A whole number from 1.",

@@ -42,8 +42,8 @@ PAGES: Final[dict[str, Page]] = {
         ("Admin", "AsyncAdmin", "AbortSpec", "TopicDescription", "DescribedConfig", "ConfigSynonym",
          "ConfigSource", "ConfigType", "TransactionListing", "TransactionDescription", "TransactionState",
          "ProducerDescription", "GroupListing", "GroupDescription", "MemberDescription", "GroupState",
-         "GroupType", "DescribedFault", "BrokerStatusReply", "TopicStatus", "StateCount", "RequestStatus",
-         "DiskProblem", "FollowReply", "FollowedStep"),
+         "GroupType", "DescribedFault", "BrokerStatusReply", "TopicStatus", "PartitionSize", "StateCount",
+         "RequestStatus", "DiskProblem", "FollowReply", "FollowedStep"),
     ),
     "values": (
         "Values of all clients",
