@@ -214,7 +214,7 @@ def test_a_delayed_batch_for_a_deleted_topic_does_not_enter_the_next_topic_of_it
         assert stored(broker) == [b"new", b"next"]
 
 
-def test_an_error_is_answered_and_the_request_is_not_carried_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_is_answered_and_the_request_is_not_carried_out() -> None:
     with served("when app sends EndTxn do answer PRODUCER_FENCED") as broker:
         with producer(broker, "pay") as app:
             app.init_transactions()
@@ -222,6 +222,12 @@ def test_an_error_is_answered_and_the_request_is_not_carried_out(caplog: pytest.
                 commit(app, b"a")
         with fencepost.Admin(broker.address) as admin:
             assert admin.describe_transaction("pay").state is fencepost.TransactionState.ONGOING
+
+
+def test_an_error_of_a_fault_is_not_logged_as_one_of_the_broker(caplog: pytest.LogCaptureFixture) -> None:
+    with served("when app sends InitProducerId do answer PRODUCER_FENCED") as broker:
+        with producer(broker, "pay") as app, pytest.raises(ProducerFenced):
+            app.init_transactions()
     assert "the producer is fenced" not in caplog.text, "nobody has replaced it"
 
 

@@ -314,7 +314,7 @@ OF_COORDINATORS: Final = (
         breaks="Two nodes give the same ids to different producers (KIP-730).",
         edits=(
             Edit(
-                "broker.cluster.controller:apply",
+                "broker.cluster.controller:_apply",
                 {"state.next_producer_id = record.next_producer_id": "pass"},
             ),
         ),
