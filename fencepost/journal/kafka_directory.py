@@ -37,6 +37,7 @@ from typing import Final
 
 from fencepost.journal.segments import LOG, parse_file_name, walk_batches
 from fencepost.journal.storage import (
+    RELISTINGS,
     NotADataDirectory,
     StorageError,
     StorageReader,
@@ -159,9 +160,22 @@ def read_checkpoint(storage: StorageReader, name: str) -> dict[TopicPartition, i
 
 
 def read_metadata(storage: StorageReader) -> tuple[int, KraftCluster] | None:
-    """The end of `__cluster_metadata` and what it says; None when its beginning is missing."""
+    """The end of `__cluster_metadata` and what it says; None when its beginning is missing. A broker that
+    writes it may remove segments meanwhile, or put others in their place: then the log is read anew.
+    """
+    files = storage.files(directory_name(METADATA))
+    for _ in range(RELISTINGS):
+        try:
+            return _read_files(storage, files)
+        except StorageError:
+            before, files = files, storage.files(directory_name(METADATA))
+            if files == before:
+                raise
+    return _read_files(storage, files)
+
+
+def _read_files(storage: StorageReader, files: Mapping[str, int]) -> tuple[int, KraftCluster] | None:
     directory = directory_name(METADATA)
-    files = storage.files(directory)
     snapshot = max((name for name in files if _is_snapshot(name)), default=None)
     cluster, end = KraftCluster(), 0
     if snapshot is not None:

@@ -235,6 +235,7 @@ class Storage(StorageReader, Protocol):
 
 TEMPORARY_SUFFIX = ".tmp"  # `replace` writes this file and renames it; a start removes what a crash left
 CLEANED_SUFFIX = ".cleaned"  # a cleaned segment until it takes the place of others (Kafka's name); likewise
+RELISTINGS = 3  # of a partition's files by a reader: a restart or a cleaning changes them no more often
 
 
 def directory_name(partition: TopicPartition) -> str:

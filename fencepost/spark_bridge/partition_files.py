@@ -31,7 +31,7 @@ from fencepost.journal.layouts import LogLayout
 from fencepost.journal.manifest import MANIFEST_FILE, Manifest, MisplacedFile, decode_manifest, misplaced
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TRANSACTION_INDEX, file_name, parse_file_name
-from fencepost.journal.storage import DamagedLog, MissingFile, StorageReader, directory_name
+from fencepost.journal.storage import RELISTINGS, DamagedLog, MissingFile, StorageReader, directory_name
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header
 from fencepost.protocol.errors import FencepostError, ProtocolViolation
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
@@ -41,7 +41,6 @@ Result = TypeVar("Result")
 
 NOTED_BYTES: Final = 64 << 10  # a walk notes a batch this often; reading that much costs less than a task
 SWAP_SUFFIX: Final = ".swap"
-RELISTINGS: Final = 3  # a restart or a cleaning changes the files of a partition no more often
 
 
 class DataLoss(FencepostError):

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.layouts import LogLayout
 from fencepost.journal.segments import LOG, file_name, walk_batches
-from fencepost.journal.storage import MissingFile, ReadableFile, directory_name
+from fencepost.journal.storage import RELISTINGS, MissingFile, ReadableFile, directory_name
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, Buffer, read_header, read_marker
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import IsolationLevel, TransactionResult
@@ -23,7 +23,6 @@ from fencepost.spark_bridge.log_offsets import find_log_offsets
 from fencepost.spark_bridge.losses import Loss, Report, once
 from fencepost.spark_bridge.markers import first_markers, walk_unindexed
 from fencepost.spark_bridge.partition_files import (
-    RELISTINGS,
     CorruptLog,
     DataLoss,
     PartitionFiles,

@@ -8,11 +8,17 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.kafka_directory import KafkaDirectory
 from fencepost.journal.layouts import FencepostLayout, KafkaLayout, open_layout
 from fencepost.journal.memory import MemoryStorage
-from fencepost.journal.storage import NotADataDirectory, StorageError
-from fencepost.protocol.batches import build_batch, place, read_header
+from fencepost.journal.storage import NotADataDirectory, StorageError, StorageFile
+from fencepost.protocol.batches import build_batch, covering_batch, place, read_header
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.kraft_log import KraftCluster
-from fencepost.protocol.metadata_log import PartitionCreated, TopicCreated, TopicRemoved, cluster_batch
+from fencepost.protocol.metadata_log import (
+    ClusterSnapshot,
+    PartitionCreated,
+    TopicCreated,
+    TopicRemoved,
+    cluster_batch,
+)
 from fencepost.protocol.primitives import INT32, put_compact_int32s, put_tagged_fields
 from fencepost.protocol.terms import TopicPartition
 from tests.kafka_directories import NAMES, directory_of, told
@@ -80,6 +86,35 @@ def with_metadata(storage: MemoryStorage, *batches: bytes) -> MemoryStorage:
     return storage
 
 
+class BeingCompacted(MemoryStorage):
+    """The metadata's two segments become one after they are listed, or while they are read."""
+
+    second = "__cluster_metadata-0/00000000000000000003.log"
+
+    def __init__(self, when: str) -> None:
+        super().__init__()
+        self.compacted: bytes | None = None
+        self._when = when
+
+    def _compact(self) -> None:
+        compacted, self.compacted = self.compacted, None
+        if compacted is not None:
+            self.replace(LOG, compacted, durable=False)
+            self.remove(self.second)
+
+    def files(self, directory: str) -> dict[str, int]:
+        found = super().files(directory)
+        if self._when == "listed" and self.second.startswith(f"{directory}/"):
+            self._compact()
+        return found
+
+    def open(self, path: str, *, create: bool = False) -> StorageFile:
+        file = super().open(path, create=create)
+        if self._when == "opened" and path == LOG:
+            self._compact()
+        return file
+
+
 class TestFencepost:
     def test_a_data_directory_is_known_by_its_file(self) -> None:
         storage = MemoryStorage()
@@ -93,6 +128,30 @@ class TestFencepost:
         DataDirectory.open(storage).close()
         layout = open_layout([with_metadata(storage, *created())])
         assert [str(p) for p in layout.partitions()] == ["__cluster_metadata-0", "orders-0", "orders-1"]
+
+    @pytest.mark.parametrize("when", ["listed", "opened"])
+    def test_metadata_that_is_compacted_meanwhile_is_read_anew(self, when: str) -> None:
+        """The broker replaces what is before a snapshot by an empty batch, in fewer segments."""
+        storage = BeingCompacted(when)
+        DataDirectory.open(storage).close()
+        with_metadata(storage, *created())
+        end = len(created())
+        later = metadata_log(changed(0, leader=1), base_offset=end)
+        snapshot = bytes(
+            cluster_batch(
+                [
+                    ClusterSnapshot(end + 1, leader_epoch=-1, topic_number=1),
+                    TopicCreated("orders", topic_id=TOPIC_ID, created_ms=1),
+                    PartitionCreated(TOPIC_ID, partition=0, leader_id=1, leader_epoch=2),
+                ],
+                timestamp=1,
+            )
+        )
+        storage.replace(storage.second, later + metadata_log(snapshot, base_offset=end + 1), durable=False)
+        gone = covering_batch(base_offset=0, next_offset=end + 1, leader_epoch=1)
+        storage.compacted = bytes(gone) + metadata_log(snapshot, base_offset=end + 1)
+        layout = open_layout([storage])
+        assert [str(p) for p in layout.partitions()] == ["__cluster_metadata-0", "orders-0"]
 
     def test_two_data_directories_are_not_one_log(self) -> None:
         storages = [MemoryStorage("a"), MemoryStorage("b")]
