@@ -404,6 +404,24 @@ def test_a_topic_that_is_deleted_and_made_again_at_once_never_shows_its_old_reco
             assert story.visible(isolation_level=UNCOMMITTED) == ("old" if is_old else "")
 
 
+@pytest.mark.parametrize("policy", SyncPolicy)
+def test_a_deleted_name_is_free_while_others_change_the_metadata(policy: SyncPolicy) -> None:
+    story = Story(policy=policy)
+    story.create("other")
+    story.produce(NOBODY, "old", name=None)
+    assert deleted(story, "orders") == [ErrorCode.NONE]
+    story.offer(m.DeleteTopics(topics=("other",)))
+    story.run()  # no sync: under most policies, that deletion is not durable yet
+    again = story.offer(create("orders", 2))
+    not_yet = story.offer(create("other", 1))
+    story.settle()
+    made, others = (body_of(story.replies[to], m.CreateTopicsReply).topics[0] for to in (again, not_yet))
+    assert made.error is ErrorCode.NONE
+    is_over = policy is SyncPolicy.NONE
+    assert others.error is (ErrorCode.NONE if is_over else ErrorCode.TOPIC_ALREADY_EXISTS)
+    assert story.visible(isolation_level=UNCOMMITTED) == ""
+
+
 def topic_id(story: Story, name: str) -> bytes:
     (topic,) = body_of(story.ask(m.Metadata(topics=(name,))), m.MetadataReply).topics
     return topic.topic_id

@@ -12,7 +12,7 @@ import attrs
 
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
-from fencepost.broker.contract import Assign, CleanLog, Reassign, Received, Refused, ReplyTo, Warn
+from fencepost.broker.contract import Assign, CleanLog, Reassign, Received, Refused, Remove, ReplyTo, Warn
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import InFlightElection
@@ -102,11 +102,10 @@ def shorten_log(node: Node, now: int) -> None:
     if log is None:
         return
     state, start = node.cluster, log.partition.log_end_offset
-    # A deletion that is not durable, or whose files are still there, is not over: its name is needed.
-    is_settled = log.partition.high_watermark == start and not node.undeleted
-    if not is_settled or not controller.snapshot_is_due(
+    is_due = controller.snapshot_is_due(
         state, log_end_offset=start, records_between=node.settings.metadata_records_between_snapshots
-    ):
+    )
+    if not is_due or _leaving(node, log):
         return
     entries = controller.snapshot_of(state, offset=start, node_id=node.settings.node_id)
     batch = cluster_batch(entries, timestamp=now)
@@ -188,15 +187,21 @@ def _create(node: Node, request: m.CreateTopics, to: ReplyTo, now: int, *, inter
         node.reply(to, NOT_CONTROLLER)
         return
     request = _with_default_counts(request, node.settings.num_partitions)
-    is_settled = log.partition.high_watermark == log.partition.log_end_offset
-    # Which deletion is not durable yet is not noted, so all of them count. Once it is, the files are deleted
-    # before the next request, or this node knows that they could not be. A new topic of the name must not be
-    # in the log before that: after a kill, the next start would take the old files for its own.
-    leaving = node.undeleted if is_settled else node.cluster.removed
+    leaving = _leaving(node, log)
     decision = controller.create_topics(
         node.cluster, request, to=to, now=now, internal=internal, leaving=leaving
     )
     _control(node, decision, to, now)
+
+
+def _leaving(node: Node, log: LeaderLog) -> set[str]:
+    """The deleted topics whose names are still needed: their deletion is not durable, or not over. Once it is
+    durable, the files are deleted before the next request, or this node knows that they could not be. A new
+    topic of the name must not be in the log before that: after a kill, the next start would take the old
+    files for its own.
+    """
+    waiting = (effect for _, effects in log.waiting for effect in effects)
+    return node.undeleted | {effect.partition.topic for effect in waiting if isinstance(effect, Remove)}
 
 
 def _with_default_counts(request: m.CreateTopics, count: int) -> m.CreateTopics:
