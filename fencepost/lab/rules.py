@@ -98,6 +98,21 @@ ERRORS: Final[dict[str, tuple[str, str, str]]] = {
         "Topic.validate, ControllerApis",
         "",
     ),
+    "NOT_LEADER_OR_FOLLOWER": (
+        "another node leads the partition, or none does",
+        "ReplicaManager.getPartitionOrError",
+        "",
+    ),
+    "FENCED_LEADER_EPOCH": (
+        "the reader knows an older leader epoch than the leader",
+        "KIP-320, Partition.checkCurrentLeaderEpoch",
+        "",
+    ),
+    "UNKNOWN_LEADER_EPOCH": (
+        "the reader knows a newer leader epoch than the leader",
+        "KIP-320, Partition.checkCurrentLeaderEpoch",
+        "",
+    ),
     "KAFKA_STORAGE_ERROR": (
         "the partition's log is damaged, or its disk has failed",
         "ReplicaManager.getPartitionOrError",

@@ -158,10 +158,12 @@ class KraftPartition:
 
 @attrs.define
 class KraftTopic:
-    """A topic as the metadata has it now, and when it was created (ms)."""
+    """A topic as the metadata has it now, and when it was created (ms); one of a snapshot file of Kafka has the
+    time of the snapshot.
+    """
 
     name: str
-    created_ms: int
+    created_ms: int = attrs.field(eq=False)
     partitions: dict[int, KraftPartition] = attrs.Factory(dict[int, KraftPartition])
 
 
