@@ -85,6 +85,13 @@ REQUEST_PARTITIONS: Final = Limit(
     ErrorCode.POLICY_VIOLATION,
     "ReplicationControlManager.MAX_PARTITIONS_PER_BATCH",
 )
+CONFIG_VALUE: Final = Limit(
+    "value of a setting of a topic",
+    32_767,
+    "characters",
+    ErrorCode.INVALID_CONFIG,
+    "ConfigurationControlManager.validateAlterConfig; Kafka's records hold no longer text",
+)
 ENTRIES: Final = Limit(
     "entries of a list in a request",
     CLUSTER_PARTITIONS.value,
@@ -225,6 +232,7 @@ LIMITS: Final = (
     ),
     REQUEST_PARTITIONS,
     CLUSTER_PARTITIONS,
+    CONFIG_VALUE,
     Limit(
         "metadata of a committed offset",
         OFFSET_METADATA_LENGTH_MAX,

@@ -39,7 +39,7 @@ def expire_logs(node: Node, now: int) -> None:
 
 
 def clean_logs(node: Node, now: int) -> None:
-    """Let the host compact what is dirty."""
+    """Let the host compact what is dirty, after a snapshot of the metadata if one is due."""
     shorten_log(node, now)
     for log in node.logs.values():
         config = node.log_config(log.partition.key.topic)

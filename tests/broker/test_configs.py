@@ -270,6 +270,7 @@ def test_a_list_grows_and_shrinks() -> None:
         ("orders", [("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
         ("orders", [("cleanup.policy", APPEND, "nope")], ErrorCode.INVALID_CONFIG),
         ("orders", [("cleanup.policy", APPEND, "")], ErrorCode.INVALID_CONFIG),
+        ("orders", [("retention.ms", SET, "1" + " " * 32_767)], ErrorCode.INVALID_CONFIG),
         ("orders", [("message.timestamp.type", SET, "LogAppendTime")], ErrorCode.INVALID_CONFIG),
         ("orders", [("nope", SET, "1")], ErrorCode.INVALID_CONFIG),
         ("orders", [("nope", DELETE, None)], ErrorCode.NONE),

@@ -134,10 +134,16 @@ def configured(story: Story, name: str, value: str | None) -> ErrorCode:
         ("min.cleanable.dirty.ratio", "nan"),
         ("retention.ms", "-2"),
         ("retention.ms", None),
+        ("retention.ms", "1" + " " * 32_767),
+        ("cleanup.policy", "delete," * 5_000 + "delete"),
     ],
 )
 def test_a_setting_that_is_not_there_is_refused(name: str, value: str | None) -> None:
     assert configured(Story(), name, value) is ErrorCode.INVALID_CONFIG
+
+
+def test_the_longest_value_of_a_setting_is_accepted() -> None:
+    assert configured(Story(), "retention.ms", "1" + " " * 32_766) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize(

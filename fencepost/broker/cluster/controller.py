@@ -58,7 +58,7 @@ from fencepost.broker.contract import (
     ReplyTo,
 )
 from fencepost.broker.fixed_configs import FIXED_CONFIGS
-from fencepost.broker.limits import CLUSTER_PARTITIONS, REQUEST_PARTITIONS, Limit
+from fencepost.broker.limits import CLUSTER_PARTITIONS, CONFIG_VALUE, REQUEST_PARTITIONS, Limit
 from fencepost.broker.log_config import DELETE, TOPIC_CONFIGS, conflict, parse_config
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -528,6 +528,8 @@ def _changed_list(old: str, operation: ConfigOperation, value: str) -> str:
 
 def _config_problem(name: str, value: str) -> Refused | None:
     try:
+        if len(value) > CONFIG_VALUE.value:
+            raise ValueError(f"it has {len(value):,} characters, and the limit is {CONFIG_VALUE.value:,}")
         parse_config(name, value)
     except ValueError as problem:
         because = f"{name:.100}={value:.100} cannot be set: {problem}"
