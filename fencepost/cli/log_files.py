@@ -99,10 +99,10 @@ def check_is_log(path: Path) -> None:
             then="give a data directory, partition directory or log file",
         )
     if path.is_dir() and not holds_log(path):
-        inside = path / "data"  # where `fencepost demo --directory` puts it
+        inside = path / "data"  # its name in the documentation, and in the directory of `fencepost demo`
         raise WrongUsage(
             f"{path} is not a data directory: it has no partition directory (TOPIC-NUMBER) with .log files",
-            then=f"for the data of `fencepost demo`: fencepost dump {inside}"
+            then=f"did you mean {inside}?"
             if inside.is_dir() and holds_log(inside)
             else "give the directory that `fencepost serve DIR` was started with",
         )

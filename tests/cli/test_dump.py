@@ -130,14 +130,14 @@ def test_damage_is_told(tmp_path: Path, capsys: Output) -> None:
         ("empty", "is not a data directory"),
         ("stranger", "is not a data directory"),
         ("notes.txt", "is not a log file"),
-        ("demo", "demo/data"),
+        ("parent", "parent/data?"),
     ],
 )
 def test_what_is_no_log_is_refused_with_advice(tmp_path: Path, capsys: Output, name: str, what: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "stranger" / "polkit-1").mkdir(parents=True)
     (tmp_path / "notes.txt").write_text("no log")
-    write_partition(tmp_path / "demo" / "data", "orders-0", [data_batch([b"one"], epoch=0)])
+    write_partition(tmp_path / "parent" / "data", "orders-0", [data_batch([b"one"], epoch=0)])
     assert run(["dump", str(tmp_path / name)]) == 2
     said = capsys.readouterr()
     assert what in said.err
