@@ -146,6 +146,12 @@ def _others_of(problem: CycloptsError) -> str:
     return f" Or {', '.join(others)}?" if others and "Did you mean" in str(problem) else ""
 
 
+def _has_argument(problem: UnknownOptionError) -> bool:
+    """Whether the command has an argument without an option."""
+    kinds = [argument.field_info.kind for argument in problem.argument_collection]
+    return inspect.Parameter.POSITIONAL_ONLY in kinds
+
+
 def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> str:
     """The error in words. cyclopts names one missing option at a time; this names all of them."""
     chain = problem.command_chain or ()
@@ -171,6 +177,8 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
     if isinstance(problem, UnknownCommandError) and (unknown := arguments[len(chain)]).startswith("-"):
         if meant := get_close_matches(unknown, WITHOUT_COMMAND, 1, 0.75):
             return f"{unknown} is not an option of fencepost; did you mean {meant[0]}?"
+        if " ".join((*chain, name := unknown.lstrip("-"))) in COMMANDS:  # as with kafka-topics.sh
+            return f"{name} is a command, not an option; write it without dashes"
         return f"{unknown} is given before the command; options go after it"
     if isinstance(problem, CoercionError) and problem.argument is not None:
         token, argument = problem.token or problem.argument.tokens[0], problem.argument
@@ -185,6 +193,8 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
                     return _invalid(token, argument, MUST_BE_UTF_8)
     if isinstance(problem, UnknownOptionError) and (instead := instead_of(_word(problem)).in_command):
         return f"{' '.join(chain)} has no option --{_word(problem)}: {instead}"
+    if isinstance(problem, UnknownOptionError) and chain[:1] == (_word(problem),) and _has_argument(problem):
+        return f"{' '.join(chain)} has no option --{_word(problem)}: the name is an argument"
     return f"{problem}{_others_of(problem)}"
 
 

@@ -23,8 +23,11 @@ _ONE_REPLICA: Final = "a broker is the only node, so a partition has one replica
 INSTEAD: Final = {
     "acks": Instead(_IDEMPOTENT, _IDEMPOTENT),
     "auto_commit_interval_ms": Instead(_NO_AUTO_COMMIT, _COMMITS),
+    "broker_list": Instead("", "--bootstrap-server names the broker"),
     "enable_auto_commit": Instead(_NO_AUTO_COMMIT, _COMMITS),
     "enable_idempotence": Instead(_IDEMPOTENT, _IDEMPOTENT),
+    "from_beginning": Instead("", "`consume` starts at the beginning unless --from says otherwise"),
+    "max_messages": Instead("", "`consume --max` limits the number of records"),
     "replication_factor": Instead(_ONE_REPLICA, _ONE_REPLICA),
     "retries": Instead("a producer retries until delivery_timeout_ms", ""),
 }

@@ -168,6 +168,8 @@ def test_what_the_broker_does_not_have_is_a_failure(
         ("--vers", "--vers is not an option of fencepost; did you mean --version?"),
         ("-b there:1 topic list", "-b is given before the command; options go after it"),
         ("topic --json list", "--json is given before the command; options go after it"),
+        ("topic --create --topic t", "create is a command, not an option; write it without dashes"),
+        ("transactions --find-hanging", "find-hanging is a command, not an option; write it without dashes"),
         ("topic delete a b c", "topic delete has too many arguments: b c (quote an argument"),
         ("nope", 'Unknown command "nope"'),
     ],

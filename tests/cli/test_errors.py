@@ -57,6 +57,11 @@ def test_the_rights_to_a_file_may_be_what_is_wrong(capsys: pytest.CaptureFixture
             "topic create has no option --replication-factor: a broker is the only node",
         ),
         (["consume", "t", "--enable-auto-commit"], "--enable-auto-commit: `consume --group` commits"),
+        (["consume", "t", "--from-beginning"], "--from-beginning: `consume` starts at the beginning"),
+        (["consume", "t", "--max-messages", "3"], "--max-messages: `consume --max` limits"),
+        (["produce", "t", "--broker-list=a:1"], "--broker-list: --bootstrap-server names the broker"),
+        (["topic", "create", "--topic", "t"], "topic create has no option --topic: the name is an argument"),
+        (["group", "describe", "--group=g"], "group describe has no option --group: the name is an argument"),
     ],
 )
 def test_an_option_of_kafka_is_answered_by_what_happens_instead(
