@@ -27,6 +27,7 @@ from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, Tr
 IMPOSSIBLE: Final = "a coordinator never does this: a decision was lost or undone"
 HANGS: Final = "it hangs: the last stable offset stays here; see `fencepost transactions abort`"
 SPLIT: Final = "the transaction is committed in some partitions and not in others"
+UNDECIDED: Final = "its aborted records in this partition are lost, or readers still wait for its end"
 
 
 def check_histories(histories: Histories, logs: list[ScannedLog], findings: Findings) -> None:
@@ -105,7 +106,8 @@ def tell(
     if marker is None:
         assert decision is not None, "one of the two is there"
         at = decision.decided_by
-        findings.problem(Place(at.file, at.offset), f"{disagreement} in {partition}", SPLIT)
+        means = SPLIT if decision.result is TransactionResult.COMMIT else UNDECIDED
+        findings.problem(Place(at.file, at.offset), f"{disagreement} in {partition}", means)
         return
     assert log is not None, "only a log holds markers"
     is_commit = marker.result is TransactionResult.COMMIT

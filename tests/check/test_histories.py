@@ -8,8 +8,10 @@ import attrs
 
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.check.directory import check_directory
-from fencepost.check.findings import Severity
+from fencepost.check.findings import Findings, Severity
+from fencepost.check.txn_consistency import SPLIT, UNDECIDED, tell
 from fencepost.journal.journal import JournalSettings
+from fencepost.log_model.transactions import Disagreement, LoggedDecision, LoggedState
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxn, DeleteTopics, EndTxn, Produce, Request
 from fencepost.protocol.terms import TransactionResult
@@ -54,6 +56,15 @@ def test_without_dedup_a_repeated_batch_lies_there_twice() -> None:
     assert told(story) == []
     write(story, me, "a", 0)
     assert told(story) == ["producer 0 epoch 0: sequence 0 where 1 was expected"]
+
+
+def test_the_missing_marker_of_an_abort_splits_nothing() -> None:
+    decided = LoggedState(None, "__transaction_state-0/0.log", 5, 0)
+    abort = LoggedDecision("pay", 7, 0, TransactionResult.ABORT, True, True, decided, 0)
+    findings = Findings()
+    tell(ORDERS, None, Disagreement(abort, None), findings)
+    tell(ORDERS, None, Disagreement(abort._replace(result=TransactionResult.COMMIT), None), findings)
+    assert [finding.means for finding in findings.found] == [UNDECIDED, SPLIT]
 
 
 def test_without_fencing_a_zombie_gets_through() -> None:
