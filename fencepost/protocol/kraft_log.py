@@ -158,8 +158,8 @@ class KraftPartition:
 
 @attrs.define
 class KraftTopic:
-    """A topic as the metadata has it now, and when it was created (ms); one of a snapshot file of Kafka has the
-    time of the snapshot.
+    """A topic as the metadata has it now, and when it was created (ms); one of a snapshot file of Kafka has
+    the time of the snapshot.
     """
 
     name: str
