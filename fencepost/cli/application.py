@@ -152,23 +152,28 @@ def _has_argument(problem: UnknownOptionError) -> bool:
     return inspect.Parameter.POSITIONAL_ONLY in kinds
 
 
+def _missing(problem: MissingArgumentError, app: App, arguments: Sequence[str]) -> list[str]:
+    """All arguments that the command needs and lacks; cyclopts names one at a time."""
+    given, command = {word.partition("=")[0] for word in arguments}, app
+    for word in problem.command_chain or ():
+        command = command[word]
+    missing = [
+        argument.name
+        for argument in command.assemble_argument_collection()
+        if argument.required
+        and argument.field_info.kind is inspect.Parameter.KEYWORD_ONLY
+        and given.isdisjoint(argument.names)
+    ]
+    if not missing and problem.argument is not None and given.isdisjoint(problem.argument.names):
+        return [problem.argument.name.lstrip("-").upper()]  # a positional one
+    return missing
+
+
 def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> str:
-    """The error in words. cyclopts names one missing option at a time; this names all of them."""
+    """The error in words."""
     chain = problem.command_chain or ()
     if isinstance(problem, MissingArgumentError):
-        given = {word.partition("=")[0] for word in arguments}
-        command = app
-        for word in chain:
-            command = command[word]
-        missing = [
-            argument.name
-            for argument in command.assemble_argument_collection()
-            if argument.required
-            and argument.field_info.kind is inspect.Parameter.KEYWORD_ONLY
-            and given.isdisjoint(argument.names)
-        ]
-        if not missing and problem.argument is not None and given.isdisjoint(problem.argument.names):
-            missing = [problem.argument.name.lstrip("-").upper()]  # a positional one
+        missing = _missing(problem, app, arguments)
         if missing:
             return f"{' '.join(chain)} needs {' and '.join(missing)}"
     if isinstance(problem, UnusedCliTokensError):
