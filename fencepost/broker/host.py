@@ -211,6 +211,26 @@ def may_use_snapshot(key: TopicPartition) -> bool:
     return key.topic not in INTERNAL_TOPICS
 
 
+FoundSnapshot = tuple[int, Sequence[ProducerSnapshot]]
+"""The offset of a snapshot, and its producers."""
+
+
+def order_to_lead(
+    journal: Journal, leader_epoch: int, found: FoundSnapshot | None, *, is_restart: bool
+) -> BecomeLeader:
+    """What a new leader learns of its log. `batches` is lazy: the log must not change before it is read."""
+    return BecomeLeader(
+        partition=journal.partition,
+        leader_epoch=leader_epoch,
+        log_start_offset=journal.log_start_offset,
+        oldest_offset=journal.oldest_offset,
+        batch_start=journal.batch_start(journal.log_start_offset),
+        snapshot=None if found is None else (found[0], tuple(found[1])),
+        is_restart=is_restart,
+        batches=journal.batches(journal.oldest_offset if found is None else found[0]),
+    )
+
+
 def manifest_of(state: Partition) -> ManifestState:
     """The offsets up to which readers without a broker may read."""
     opened = [
@@ -654,18 +674,8 @@ class Host:
         found = journal.newest_snapshot(journal.log_end_offset) if may_use_snapshot(key) else None
         for removed in journal.take_removed_snapshots():
             self.warn(removed)
-        order = BecomeLeader(
-            partition=key,
-            leader_epoch=assign.leader_epoch,
-            log_start_offset=journal.log_start_offset,
-            oldest_offset=journal.oldest_offset,
-            batch_start=journal.batch_start(journal.log_start_offset),
-            snapshot=None if found is None else (found[0], tuple(found[1])),
-            is_restart=is_restart,
-            batches=journal.batches(journal.oldest_offset if found is None else found[0]),
-        )
-        # `batches` is lazy: the node reads the log within this step, before anything else writes to it.
-        self._take(order, now)
+        order = order_to_lead(journal, assign.leader_epoch, found, is_restart=is_restart)
+        self._take(order, now)  # reads the log within this step, before anything else writes to it
         self.written[key] = journal.log_end_offset
         self.changed[key] = None
 

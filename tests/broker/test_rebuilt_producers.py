@@ -15,8 +15,7 @@ from typing import Final
 import attrs
 import pytest
 
-from fencepost.broker.contract import BecomeLeader
-from fencepost.broker.host import manifest_of
+from fencepost.broker.host import manifest_of, order_to_lead
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition, ProducerEntry
@@ -75,18 +74,9 @@ class Disk(SimulatedStorage):
 
 
 def led_by_a_new_leader(journal: Journal, leader_epoch: int, *, is_restart: bool = True) -> Partition:
-    """What a leader makes of a log, as `Host._load` does."""
+    """What a leader makes of a log."""
     found = journal.newest_snapshot(journal.log_end_offset)
-    order = BecomeLeader(
-        partition=ORDERS,
-        leader_epoch=leader_epoch,
-        log_start_offset=journal.log_start_offset,
-        oldest_offset=journal.oldest_offset,
-        batch_start=journal.batch_start(journal.log_start_offset),
-        snapshot=None if found is None else (found[0], tuple(found[1])),
-        is_restart=is_restart,
-        batches=journal.batches(journal.oldest_offset if found is None else found[0]),
-    )
+    order = order_to_lead(journal, leader_epoch, found, is_restart=is_restart)
     return Node(SETTINGS).rebuild(order).partition
 
 
