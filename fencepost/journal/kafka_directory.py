@@ -37,12 +37,12 @@ from typing import Final
 
 from fencepost.journal.segments import LOG, parse_file_name, walk_batches
 from fencepost.journal.storage import (
-    RELISTINGS,
     NotADataDirectory,
     StorageError,
     StorageReader,
     directory_name,
     parse_directory_name,
+    read_listed,
 )
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kraft_log import KraftCluster, read_kraft_records
@@ -160,18 +160,12 @@ def read_checkpoint(storage: StorageReader, name: str) -> dict[TopicPartition, i
 
 
 def read_metadata(storage: StorageReader) -> tuple[int, KraftCluster] | None:
-    """The end of `__cluster_metadata` and what it says; None when its beginning is missing. A broker that
-    writes it may remove segments meanwhile, or put others in their place: then the log is read anew.
-    """
-    files = storage.files(directory_name(METADATA))
-    for _ in range(RELISTINGS):
-        try:
-            return _read_files(storage, files)
-        except StorageError:
-            before, files = files, storage.files(directory_name(METADATA))
-            if files == before:
-                raise
-    return _read_files(storage, files)
+    """The end of `__cluster_metadata` and what it says; None when its beginning is missing."""
+    return read_listed(
+        lambda: storage.files(directory_name(METADATA)),
+        lambda files: _read_files(storage, files),
+        retried=(StorageError,),
+    )
 
 
 def _read_files(storage: StorageReader, files: Mapping[str, int]) -> tuple[int, KraftCluster] | None:

@@ -21,7 +21,7 @@ writes may be lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import FencepostError, Unusable
@@ -236,6 +236,31 @@ class Storage(StorageReader, Protocol):
 TEMPORARY_SUFFIX = ".tmp"  # `replace` writes this file and renames it; a start removes what a crash left
 CLEANED_SUFFIX = ".cleaned"  # a cleaned segment until it takes the place of others (Kafka's name); likewise
 RELISTINGS = 3  # of a partition's files by a reader: a restart or a cleaning changes them no more often
+
+Files = TypeVar("Files")
+Result = TypeVar("Result")
+
+
+def read_listed(
+    list_files: Callable[[], Files],
+    read: Callable[[Files], Result],
+    *,
+    retried: tuple[type[Exception], ...],
+    listed: Files | None = None,
+) -> Result:
+    """List files and return `read(files)`. If it raises one of `retried`, and the files have changed
+    meanwhile, they are listed and read again, up to RELISTINGS times: a broker removes and replaces files at
+    any moment. `listed` is an earlier listing, to begin with.
+    """
+    files = list_files() if listed is None else listed
+    for _ in range(RELISTINGS):
+        try:
+            return read(files)
+        except retried:
+            before, files = files, list_files()
+            if files == before:
+                raise
+    return read(files)
 
 
 def directory_name(partition: TopicPartition) -> str:

@@ -31,7 +31,7 @@ from fencepost.journal.layouts import LogLayout
 from fencepost.journal.manifest import MANIFEST_FILE, Manifest, MisplacedFile, decode_manifest, misplaced
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TRANSACTION_INDEX, file_name, parse_file_name
-from fencepost.journal.storage import RELISTINGS, DamagedLog, MissingFile, StorageReader, directory_name
+from fencepost.journal.storage import DamagedLog, MissingFile, StorageReader, directory_name, read_listed
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header
 from fencepost.protocol.errors import FencepostError, ProtocolViolation
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
@@ -262,22 +262,17 @@ def with_listing(
     *,
     listed: PartitionFiles | None = None,
 ) -> Result:
-    """Lists the files of a partition and returns `use(files)`.
+    """Lists the files of a partition and returns `use(files)`; see `read_listed`.
 
-    If `use` fails and the files have changed meanwhile, they are listed again, up to RELISTINGS times:
-    retention and compaction remove files at any moment. `listed` is an earlier listing, to begin with.
     Raises CorruptLog if the log start is invalid, MissingFile if files keep disappearing, and what `use`
     raises.
     """
-    log = listed or open_partition_files(layout, partition)
-    for _ in range(RELISTINGS):
-        try:
-            return use(log)
-        except (MissingFile, DataLoss, CorruptLog):
-            before, log = log, open_partition_files(layout, partition)
-            if log == before:
-                raise
-    return use(log)
+    return read_listed(
+        lambda: open_partition_files(layout, partition),
+        use,
+        retried=(MissingFile, DataLoss, CorruptLog),
+        listed=listed,
+    )
 
 
 def open_partition_files(layout: LogLayout, partition: TopicPartition) -> PartitionFiles:
