@@ -80,13 +80,16 @@ def decode_request(frame: memoryview, header: RequestHeader) -> Any:
         request, size = _read(schema, frame.toreadonly(), at)
     except Exception as problem:
         # kio's readers raise whatever the bytes make them stumble over: it is no request.
-        what = f"a {schema.__name__} version {header.version}"
-        raise ProtocolViolation(f"the bytes of {what} cannot be decoded: {problem}") from problem
+        what = f"the bytes of {_named(header)} cannot be decoded: {problem}"
+        raise ProtocolViolation(what) from problem
     # Kafka does not look at what follows a request. librdkafka sends a byte too many with some.
     if at + size > len(frame):
-        what = f"a {schema.__name__} version {header.version}"
-        raise ProtocolViolation(f"{what} ends in the middle of its tagged fields")
+        raise ProtocolViolation(f"{_named(header)} ends in the middle of its tagged fields")
     return request
+
+
+def _named(header: RequestHeader) -> str:
+    return f"a {_request_class(header.api_key, header.version).__name__} version {header.version}"
 
 
 def _read(schema: Any, frame: memoryview, at: int) -> tuple[Any, int]:

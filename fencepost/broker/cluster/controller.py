@@ -315,16 +315,16 @@ def _growth_problem(state: Controller, wanted: m.NewPartitions, times_named: int
 
 def _new_partitions(state: Controller, wanted: m.NewPartitions) -> Iterator[ClusterRecord]:
     topic, node_ids = state.topics[wanted.topic], sorted(state.brokers)
-    first = len(topic.leaders)
+    numbers = range(len(topic.leaders), wanted.count)
+    if wanted.assignments is None:
+        leaders = [node_ids[number % len(node_ids)] for number in numbers]
+    else:
+        leaders = [assigned[0] for assigned in wanted.assignments]
     # Not 0: an older topic of this name may have had these partitions.
     leader_epoch = max(leader.leader_epoch for leader in topic.leaders.values())
-    for number in range(first, wanted.count):
-        assigned = None if wanted.assignments is None else wanted.assignments[number - first][0]
+    for number, leader_id in zip(numbers, leaders, strict=True):
         yield PartitionCreated(
-            topic_id=topic.topic_id,
-            partition=number,
-            leader_id=node_ids[number % len(node_ids)] if assigned is None else assigned,
-            leader_epoch=leader_epoch,
+            topic_id=topic.topic_id, partition=number, leader_id=leader_id, leader_epoch=leader_epoch
         )
 
 
@@ -403,13 +403,11 @@ def _layout_problem(state: Controller, wanted: m.CreateTopic) -> Refused | None:
 def _replicas_problem(state: Controller, assignments: Iterable[Sequence[int]]) -> Refused | None:
     """Why partitions cannot have these replicas."""
     for node_ids in assignments:
-        unknown = [node_id for node_id in node_ids if node_id not in state.brokers]
-        if unknown or len(node_ids) != 1:
-            because = (
-                f"there is no broker {unknown[0]}"
-                if unknown
-                else f"a partition has one replica here, and {len(node_ids):,} are assigned"
-            )
+        for node_id in node_ids:
+            if node_id not in state.brokers:
+                return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {node_id}")
+        if len(node_ids) != 1:
+            because = f"a partition has one replica here, and {len(node_ids):,} are assigned"
             return Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, because)
     return None
 
