@@ -104,12 +104,12 @@ ERRORS: Final[dict[str, tuple[str, str, str]]] = {
         "",
     ),
     "FENCED_LEADER_EPOCH": (
-        "the reader knows an older leader epoch than the leader",
+        "the reader's leader epoch is older than the leader's",
         "KIP-320, Partition.checkCurrentLeaderEpoch",
         "",
     ),
     "UNKNOWN_LEADER_EPOCH": (
-        "the reader knows a newer leader epoch than the leader",
+        "the reader's leader epoch is newer than the leader's",
         "KIP-320, Partition.checkCurrentLeaderEpoch",
         "",
     ),

@@ -352,23 +352,25 @@ def test_what_stays_missing_is_asked_for_ever_more_rarely(
     assert 1 < len(asked) < 30
 
 
-def test_a_new_topic_is_asked_for_at_once() -> None:
+def pausing() -> Asking:
+    """After ten seconds without a leader; a request for metadata has just left."""
     talk = Asking()
     talk.ask(OFFSETS, HERE)
     metadata_times(talk, metadata(leader=-1), seconds=10)
     while not talk.sent:
         talk.step(10)
+    return talk
+
+
+def test_a_new_topic_is_asked_for_at_once() -> None:
+    talk = pausing()
     talk.answer(metadata(leader=-1))
     talk.ask(OFFSETS, TopicPartition("new", 0))
     assert [send.request for send in talk.sent] == [m.Metadata(topics=("t", "new"))]
 
 
 def test_news_end_the_long_pauses_and_so_does_a_time_in_which_nothing_was_missing() -> None:
-    talk = Asking()
-    talk.ask(OFFSETS, HERE)
-    metadata_times(talk, metadata(leader=-1), seconds=10)
-    while not talk.sent:
-        talk.step(10)
+    talk = pausing()
     talk.answer(metadata(leader=2, leader_epoch=1))
     assert talk.waiting == [(2, m.ListOffsets)]
     talk.sent.clear()
