@@ -92,6 +92,13 @@ CONFIG_VALUE: Final = Limit(
     ErrorCode.INVALID_CONFIG,
     "ConfigurationControlManager.validateAlterConfig; Kafka's records hold no longer text",
 )
+CLUSTER_CONFIGS: Final = Limit(
+    "settings of all topics, each with its name and that of its topic",
+    8 << 20,
+    "characters",
+    ErrorCode.POLICY_VIOLATION,
+    "a snapshot of the metadata is one batch",
+)
 ENTRIES: Final = Limit(
     "entries of a list in a request",
     CLUSTER_PARTITIONS.value,
@@ -233,6 +240,7 @@ LIMITS: Final = (
     REQUEST_PARTITIONS,
     CLUSTER_PARTITIONS,
     CONFIG_VALUE,
+    CLUSTER_CONFIGS,
     Limit(
         "metadata of a committed offset",
         OFFSET_METADATA_LENGTH_MAX,

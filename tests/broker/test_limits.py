@@ -19,11 +19,20 @@ from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, MAGIC_KAFKA, 
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import FRAME_SIZE_MAX
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
+from fencepost.protocol.metadata_log import (
+    ClusterRecord,
+    PartitionCreated,
+    TopicConfigured,
+    TopicCreated,
+    cluster_batch,
+)
 from fencepost.protocol.offsets_log import read_groups, read_offsets
 from fencepost.protocol.records import build_data_batch, check_records, read_columns
 from fencepost.protocol.terms import (
+    INT32_MAX,
     INT64_MAX,
     TOPIC_NAME_LENGTH_MAX,
+    ConfigOperation,
     GroupState,
     TopicPartition,
     TransactionState,
@@ -291,6 +300,53 @@ def test_a_setting_that_is_named_many_times_is_written_once() -> None:
     body_of(story.ask(m.CreateTopics(topics=(topic,))), m.CreateTopicsReply)
     assert story.host.node.cluster.topics["t"].configs == {"max.message.bytes": "999"}
     assert story.log(METADATA_PARTITION)[-1].header.record_count == 3
+
+
+def set_config(topic: str, value: str | None) -> m.IncrementalAlterConfigs:
+    operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+    change = m.ConfigChange(name="retention.ms", operation=operation, value=value)
+    changes = m.TopicConfigChanges(topic=topic, changes=(change,))
+    return m.IncrementalAlterConfigs(topics=(changes,), validate_only=False)
+
+
+def test_the_settings_of_all_topics_fit_into_a_snapshot_of_the_metadata(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story(topics={"orders": 1, "others": 1})
+    few = limits.CLUSTER_CONFIGS._replace(value=1_000)
+    monkeypatch.setattr("fencepost.broker.cluster.controller.CLUSTER_CONFIGS", few)
+
+    def error_of(topic: str, value: str | None) -> ErrorCode:
+        reply = story.ask(set_config(topic, value))
+        return body_of(reply, m.IncrementalAlterConfigsReply).topics[0].error
+
+    assert error_of("orders", "9".rjust(900)) is ErrorCode.NONE
+    before = state_of(story, METADATA_PARTITION)
+    assert error_of("others", "9".rjust(100)) is ErrorCode.POLICY_VIOLATION
+    configs = (m.TopicConfig(name="retention.ms", value="9".rjust(100)),)
+    topic = m.CreateTopic(topic="t", partition_count=1, configs=configs)
+    answers = body_of(story.ask(m.CreateTopics(topics=(topic,))), m.CreateTopicsReply).topics
+    assert [answer.error for answer in answers] == [ErrorCode.POLICY_VIOLATION]
+    assert state_of(story, METADATA_PARTITION) == before
+    assert error_of("orders", None) is ErrorCode.NONE
+    assert error_of("others", "9".rjust(900)) is ErrorCode.NONE
+
+
+def test_the_largest_snapshot_of_the_metadata_is_one_that_recovery_reads() -> None:
+    """What a topic, a partition and a setting take, at worst, as often as a cluster may have them."""
+    name, topic_id = "t" * TOPIC_NAME_LENGTH_MAX, bytes(16)
+
+    def size_each(*records: ClusterRecord) -> int:
+        return len(cluster_batch(records * 20_000, timestamp=NOON)) // 20_000 + 1
+
+    topic = size_each(
+        TopicCreated(name, topic_id=topic_id, created_ms=0),
+        PartitionCreated(topic_id, partition=INT32_MAX, leader_id=INT32_MAX, leader_epoch=INT32_MAX),
+    )
+    short = size_each(TopicConfigured("t", name="segment.ms", value="1")) / len("tsegment.ms1")
+    wide = size_each(TopicConfigured("t", name="segment.ms", value="1".rjust(900, "\u3000"))) / 900
+    settings = int(max(short, wide) * limits.CLUSTER_CONFIGS.value)
+    assert topic * limits.CLUSTER_PARTITIONS.value + settings < BATCH_SIZE_MAX // 2
 
 
 # --- what a request may name -----------------------------------------------------------------------------

@@ -58,7 +58,13 @@ from fencepost.broker.contract import (
     ReplyTo,
 )
 from fencepost.broker.fixed_configs import FIXED_CONFIGS
-from fencepost.broker.limits import CLUSTER_PARTITIONS, CONFIG_VALUE, REQUEST_PARTITIONS, Limit
+from fencepost.broker.limits import (
+    CLUSTER_CONFIGS,
+    CLUSTER_PARTITIONS,
+    CONFIG_VALUE,
+    REQUEST_PARTITIONS,
+    Limit,
+)
 from fencepost.broker.log_config import DELETE, TOPIC_CONFIGS, conflict, parse_config
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -227,7 +233,7 @@ def create_topics(
     made: dict[str, bytes] = {}
     times_named = Counter(wanted.topic for wanted in request.topics)
     count = sum(max(_partition_count(topic), 0) for topic in request.topics)
-    too_many = None if internal else _too_many_partitions(state, count)
+    too_many = None if internal else _too_many_partitions(state, count) or _too_large_configs(state, request)
     like = {} if internal else _names_by_unified(state, times_named)
     for wanted in {each.topic: each for each in request.topics}.values():
         problem = too_many or _topic_problem(state, wanted, leaving, times_named, like, internal=internal)
@@ -337,6 +343,30 @@ def _too_many_partitions(state: Controller, wanted: int) -> Refused | None:
     # Internal topics count, and are created all the same: without them no coordinator works.
     total = wanted + sum(len(topic.leaders) for topic in state.topics.values())
     return _beyond(CLUSTER_PARTITIONS, total) if total > CLUSTER_PARTITIONS.value else None
+
+
+def _too_large_configs(
+    state: Controller, request: m.CreateTopics | m.IncrementalAlterConfigs
+) -> Refused | None:
+    """Why a request with settings is refused as a whole: a snapshot might then be larger than a batch."""
+    wanted = sum(
+        _config_size(topic.topic, each.name, each.value)
+        for topic in request.topics
+        for each in (topic.configs if isinstance(topic, m.CreateTopic) else topic.changes)
+        if each.value is not None
+    )
+    if not wanted:
+        return None
+    total = wanted + sum(
+        _config_size(topic.name, name, value)
+        for topic in state.topics.values()
+        for name, value in topic.configs.items()
+    )
+    return _beyond(CLUSTER_CONFIGS, total) if total > CLUSTER_CONFIGS.value else None
+
+
+def _config_size(topic: str, name: str, value: str) -> int:
+    return len(topic) + len(name) + len(value)
 
 
 def _beyond(limit: Limit, count: int) -> Refused:
@@ -453,8 +483,9 @@ def alter_configs(state: Controller, request: m.IncrementalAlterConfigs, *, to: 
     records: list[ClusterRecord] = []
     answers: list[m.TopicError] = []
     times_named = Counter(wanted.topic for wanted in request.topics)
+    too_large = _too_large_configs(state, request)
     for wanted in {each.topic: each for each in request.topics}.values():
-        changed = _changed_configs(state, wanted, times_named[wanted.topic])
+        changed = too_large or _changed_configs(state, wanted, times_named[wanted.topic])
         if not isinstance(changed, Refused):
             records += [] if request.validate_only else changed
         answers.append(_told(wanted.topic, changed if isinstance(changed, Refused) else None))

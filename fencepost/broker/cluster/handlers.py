@@ -17,7 +17,6 @@ from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import InFlightElection
 from fencepost.journal.cleaning import CleaningRules
-from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.metadata_log import cluster_batch
@@ -108,11 +107,9 @@ def shorten_log(node: Node, now: int) -> None:
     if not is_due or _leaving(node, log):
         return
     entries = controller.snapshot_of(state, offset=start, node_id=node.settings.node_id)
-    batch = cluster_batch(entries, timestamp=now)
-    if len(batch) > BATCH_SIZE_MAX:
-        return  # no start would read it, so the log stays as long as it is
     before = state.snapshot.offset
-    node.append(log, batch, entries)
+    # It fits into a batch: limits.py bounds the partitions of a cluster and the settings of its topics.
+    node.append(log, cluster_batch(entries, timestamp=now), entries)
     if before:
         node.after(log, (_order_to_shorten(log, before, now),))
 
