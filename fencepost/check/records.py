@@ -7,15 +7,16 @@ kept: the cluster's metadata and the history of each transactional id.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import attrs
 
 from fencepost.check.findings import Findings
 from fencepost.check.scan import RecordReader, ScannedBatch
+from fencepost.log_model.metadata import ClusterModel
 from fencepost.log_model.transactions import LoggedState
 from fencepost.protocol.kraft_log import KraftCluster, KraftRecord, read_kraft_records
-from fencepost.protocol.metadata_log import read_cluster_records
+from fencepost.protocol.metadata_log import ClusterRecord, ClusterSnapshot, read_cluster_records
 from fencepost.protocol.offsets_log import OffsetKey, read_offsets
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import (
@@ -27,6 +28,8 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 from fencepost.protocol.transaction_log import read_transactions
+
+CONTINUES: Final = "a start continues from the snapshot: what it lacks is lost, or is given out again"
 
 
 class _Home(NamedTuple):
@@ -49,6 +52,8 @@ class Internals:
     is_kafka: bool = False
     """Whether an Apache Kafka controller wrote the metadata."""
     cluster: KraftCluster = attrs.Factory(KraftCluster)
+    metadata: ClusterModel | None = None
+    """What the records so far say; None if records before them are gone."""
     histories: dict[str, list[LoggedState]] = attrs.Factory(dict[str, list[LoggedState]])
     offsets: dict[OffsetKey, int] = attrs.Factory(dict[OffsetKey, int])
     """The last ones that groups committed, in transactions or not, whatever became of these."""
@@ -72,12 +77,40 @@ class Internals:
         return _Home(partition.partition, 0 if topic is None else len(topic.partitions))
 
     def _cluster(self, batch: ScannedBatch, data: bytes) -> None:
-        if not self.is_kafka:
-            read_cluster_records(data, batch.header)  # a node reads all fields of each record, and stops here
+        if not self.is_kafka:  # a node reads all fields of each record, and stops at one that is malformed
+            self._follow(batch, read_cluster_records(data, batch.header))
         for record in read_kraft_records(data, batch.header):
             if record.leader_id is not None and record.topic_id is not None and not self.is_kafka:
                 self._judge_leader(batch, record.topic_id, record)
             self.cluster.take(record)
+
+    def _follow(self, batch: ScannedBatch, records: list[ClusterRecord]) -> None:
+        """Follow the metadata. A snapshot is compared with what the records before it say, as far as these
+        are still there.
+        """
+        header, before = batch.header, self.metadata
+        first = records[0] if records else None
+        snapshot = first if isinstance(first, ClusterSnapshot) else None
+        if header.is_covering:
+            self.metadata = None
+        elif snapshot is not None or header.base_offset == 0:
+            self.metadata = ClusterModel()
+        if self.metadata is None:
+            return
+        for record in records:
+            self.metadata.take(record)
+        if snapshot is not None and before is not None:
+            right = before.facts() | {"offset": str(header.base_offset)}
+            self._compare(batch, self.metadata.facts() | {"offset": str(snapshot.offset)}, right)
+
+    def _compare(self, batch: ScannedBatch, snapshot: dict[str, str], before: dict[str, str]) -> None:
+        """Report the first difference."""
+        for name in before | snapshot:
+            said, right = snapshot.get(name, "nothing"), before.get(name, "nothing")
+            if said != right:
+                what = f"{name}: {said} in the snapshot, but {right} in the records before it"
+                self.findings.problem(batch.place, what, CONTINUES)
+                return
 
     def _judge_leader(self, batch: ScannedBatch, topic_id: bytes, record: KraftRecord) -> None:
         topic, epoch = self.cluster.topics.get(topic_id), record.leader_epoch

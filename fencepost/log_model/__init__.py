@@ -14,13 +14,14 @@ Rule: the package imports the wire formats (`protocol`) and nothing else of Fenc
 #                                                                   transactions, last stable offset
 #   records of __consumer_offsets ───▶ offsets.OffsetsModel         committed and pending offsets
 #   records of __transaction_state ──▶ transactions                 decisions, and which of them lack a marker
+#   records of __cluster_metadata ───▶ metadata.ClusterModel        topics, leaders, nodes, producer ids
 #
 # `compaction.CompactedLog` is not a fold over batches, because it must not know how they were cleaned: from
 # the committed records and their times it derives which of them a reader may miss.
 #
-# It has four users. `fencepost check` and `fencepost audit` read data directories with it, the white-box
-# judge follows every simulated log with it, the model checker derives from it how each record was
-# decided, and pictures of runs take from it which batches were aborted.
+# It has five users. `fencepost check`, `fencepost repair` and `fencepost audit` read data directories with
+# it, the white-box judge follows every simulated log with it, the model checker derives from it how each
+# record was decided, and pictures of runs take from it which batches were aborted.
 #
 # The invariant is independence. The broker follows its partitions batch by batch in
 # `broker.partitions.partition`, the journal rebuilds transaction indexes with `journal.open_transactions`:

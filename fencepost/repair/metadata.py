@@ -8,27 +8,23 @@ never repeated.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
-
-import attrs
+from operator import attrgetter
+from typing import Final
 
 from fencepost.journal.storage import StorageReader
+from fencepost.log_model.metadata import ClusterModel
 from fencepost.protocol.batches import covering_batch, place
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.metadata_log import (
-    BrokerRegistered,
     ClusterRecord,
-    ClusterSnapshot,
     LeaderChanged,
     PartitionCreated,
     ProducerIdsAllocated,
     TopicConfigured,
     TopicCreated,
-    TopicRemoved,
     cluster_batch,
     new_topic_id,
     read_cluster_records,
-    topic_number,
 )
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -48,57 +44,11 @@ _FIRST_NODE: Final = 1  # NodeSettings.node_id
 _LOST_UNKNOWN: Final = 1_000  # records: a million ids are skipped, of 2^63
 
 
-class Leadership(NamedTuple):
-    """Who leads a partition, and since which leader epoch."""
-
-    topic_id: bytes
-    leader_id: int
-    leader_epoch: int
-
-
-@attrs.define(eq=False)
-class Cluster:
-    """What the metadata log says, followed record by record; a record about a lost topic is refused."""
-
-    names: dict[bytes, str] = attrs.Factory(dict[bytes, str])
-    leaders: dict[TopicPartition, Leadership] = attrs.Factory(dict[TopicPartition, Leadership])
-    next_producer_id: int = 0
-    node_id: int = _FIRST_NODE
-
-    def take(self, record: ClusterRecord) -> bool:
-        """Apply a record; False if the topic that it is about is not known."""
-        match record:
-            case ClusterSnapshot():
-                self.names.clear()
-                self.leaders.clear()
-            case TopicCreated(topic, topic_id=topic_id):
-                self.names[topic_id] = topic
-            case TopicConfigured():
-                return record.topic in self.names.values()
-            case TopicRemoved(topic_id):
-                if self.names.pop(topic_id, None) is None:
-                    return False
-                self.leaders = {
-                    key: known for key, known in self.leaders.items() if known.topic_id != topic_id
-                }
-            case PartitionCreated() | LeaderChanged():
-                name = self.names.get(record.topic_id)
-                if name is None:
-                    return False
-                key = TopicPartition(name, record.partition)
-                self.leaders[key] = Leadership(record.topic_id, record.leader_id, record.leader_epoch)
-            case ProducerIdsAllocated():
-                self.next_producer_id = record.next_producer_id
-            case BrokerRegistered():
-                self.node_id = record.node_id
-        return True
-
-
-def follow(storage: StorageReader, log: SalvagedLog) -> Cluster:
+def follow(storage: StorageReader, log: SalvagedLog) -> ClusterModel:
     """Follow the metadata log. Batches with records about lost topics are replaced by batches without them,
     because a controller stops at them.
     """
-    cluster = Cluster()
+    cluster = ClusterModel()
     for segment in log.segments:
         for number, piece in enumerate(segment.pieces):
             if isinstance(piece, LostRange):
@@ -128,7 +78,11 @@ def _without_lost(piece: IntactBatch, records: list[ClusterRecord]) -> IntactBat
 
 
 def raised(
-    cluster: Cluster, log: SalvagedLog, *, leader_epochs: Mapping[TopicPartition, int], producer_id_max: int
+    cluster: ClusterModel,
+    log: SalvagedLog,
+    *,
+    leader_epochs: Mapping[TopicPartition, int],
+    producer_id_max: int,
 ) -> list[ClusterRecord]:
     """Records that make up for lost ones: no producer id and no leader epoch is given out twice."""
     records: list[ClusterRecord] = []
@@ -137,7 +91,7 @@ def raised(
         lost = _LOST_UNKNOWN
     if lost:
         fresh = max(cluster.next_producer_id, producer_id_max + 1) + lost * _BLOCK
-        records.append(ProducerIdsAllocated(cluster.node_id, next_producer_id=fresh))
+        records.append(ProducerIdsAllocated(_node_id(cluster), next_producer_id=fresh))
     for key, epoch in sorted(leader_epochs.items()):
         known = cluster.leaders.get(key)
         if known is not None and known.leader_epoch < epoch:
@@ -149,21 +103,25 @@ def raised(
     return records
 
 
-def unused_topic_id(cluster: Cluster, topic: str) -> bytes:
+def _node_id(cluster: ClusterModel) -> int:
+    newest = max(cluster.nodes.values(), key=attrgetter("broker_epoch"), default=None)
+    return _FIRST_NODE if newest is None else newest.node_id
+
+
+def unused_topic_id(cluster: ClusterModel, topic: str) -> bytes:
     """A new id, for a topic whose id is in no manifest."""
-    highest = max(map(topic_number, cluster.names), default=0)
-    return new_topic_id(topic, number=highest + 1, created_ms=NO_TIMESTAMP)
+    return new_topic_id(topic, number=cluster.newest_topic_number + 1, created_ms=NO_TIMESTAMP)
 
 
 def adopted(
-    cluster: Cluster, topic: str, topic_id: bytes, count: int, leader_epoch: int, *, is_compacted: bool
+    cluster: ClusterModel, topic: str, topic_id: bytes, count: int, leader_epoch: int, *, is_compacted: bool
 ) -> list[ClusterRecord]:
     """The records that recreate a topic from its directories; `cluster` applies them. They turn retention
     off: the topic's settings are lost, and the default retention would soon delete the saved records.
     """
     partitions = [
         PartitionCreated(
-            topic_id, partition=number, leader_id=cluster.node_id, leader_epoch=max(leader_epoch, 0)
+            topic_id, partition=number, leader_id=_node_id(cluster), leader_epoch=max(leader_epoch, 0)
         )
         for number in range(count)
     ]

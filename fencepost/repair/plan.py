@@ -57,6 +57,7 @@ from fencepost.journal.storage import (
     foreign_advice,
     parse_directory_name,
 )
+from fencepost.log_model.metadata import ClusterModel
 from fencepost.log_model.partitions import PartitionModel
 from fencepost.log_model.transactions import decisions_of
 from fencepost.protocol.consumer_group_log import read_consumer_groups
@@ -75,7 +76,6 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import transaction_batch
 from fencepost.repair import metadata
-from fencepost.repair.metadata import Cluster
 from fencepost.repair.outcomes import Evidence, Settled, marker_of, model_of, settle_lost, settle_open
 from fencepost.repair.salvage import (
     IntactBatch,
@@ -193,7 +193,7 @@ class _Planner:
     starts: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     vanished: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     """Those without a log that the catalogue or the mark of a clean stop lists."""
-    cluster: Cluster = attrs.Factory(Cluster)
+    cluster: ClusterModel = attrs.Factory(ClusterModel)
     internals: Internals = attrs.Factory(lambda: Internals(Findings()))
     evidence: Evidence = attrs.Factory(Evidence)
     stale: dict[str, TopicPartition] = attrs.Factory(dict[str, TopicPartition])
@@ -392,11 +392,10 @@ class _Planner:
     def _check_missing(self) -> None:
         """Partitions whose log is gone: something says that they had one. Others never had a record."""
         decided = decisions_of(self.internals.histories)
-        for partition in sorted(self.cluster.leaders):
+        for partition, leadership in sorted(self.cluster.leaders.items()):
             if sizes_of(self.storage, str(partition)):
                 continue
-            topic = self.internals.cluster.named.get(partition.topic)
-            since = -1 if topic is None else topic.created_ms
+            since = self.cluster.topics[leadership.topic_id].created_ms
             decisions = [each for here in decided.get(partition, {}).values() for each in here]
             markers = sum(each.is_complete and each.decided_ms >= since for each in decisions)
             witness = witness_of(self.storage, partition, self.closed.get(str(partition)))

@@ -26,6 +26,7 @@ from fencepost.journal.manifest import (
 )
 from fencepost.journal.segments import is_other_file
 from fencepost.journal.storage import DamagedLog, ReplacedFile, StorageReader
+from fencepost.log_model.metadata import ClusterModel
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.consumer_group_log import read_consumer_groups
 from fencepost.protocol.errors import ProtocolViolation
@@ -40,7 +41,6 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 from fencepost.protocol.transaction_log import read_transactions
-from fencepost.repair.metadata import Cluster
 from fencepost.repair.salvage import Belongs, Bounds
 
 
@@ -53,7 +53,7 @@ class Witness(NamedTuple):
     """In its manifest, or in its log start if the metadata has no such topic; NO_TOPIC_ID if unknown."""
 
 
-def kind_of(partition: TopicPartition, cluster: Cluster) -> Belongs:
+def kind_of(partition: TopicPartition, cluster: ClusterModel) -> Belongs:
     """How to tell the batches of an internal topic from those of other logs: their records can be read, and
     the names in them hash to this partition. Data may be anything.
     """
