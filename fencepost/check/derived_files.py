@@ -8,9 +8,10 @@ because reading the log would take too long. How exact each must be:
     .snapshot            what a full scan up to its offset says; only a producer without an open transaction
                          may be missing, or have been missing for a while: the broker forgets those that are
                          silent for producer.id.expiration.ms by its clock, which the log does not tell
-    manifest.json        a lower bound while a broker runs or after it died, exact after a clean stop; its
-                         last stable offset is always what a scan up to its high watermark gives. After a
-                         kill, what it describes may have been deleted or cleaned since
+    manifest.json        exact if a clean stop wrote it; a lower bound while a broker runs, after it died, and
+                         after a stop that came in the middle of a start; its last stable offset is always
+                         what a scan up to its high watermark gives. What a lower bound describes may have
+                         been deleted or cleaned since
     checkpoint.json      an entry counts only for a log file of exactly its size, and then it is true
     clean-shutdown.json  exact
 
@@ -409,19 +410,14 @@ class DerivedFiles:
             what = f"its high watermark is {high_watermark}, but the log ends at {log.end_offset}"
             self.findings.problem(place, what, LOST)
             return
+        is_exact = log.was_closed and high_watermark == log.end_offset
         # A broker that dies may have deleted segments since.
-        if log.was_closed or not start < log.start_offset <= stored_log_start:
-            self._check_stable(place, manifest)
+        if is_exact or not start < log.start_offset <= stored_log_start:
+            self._check_stable(place, manifest, is_exact=is_exact)
             if not log.start_offset <= start <= high_watermark:
                 what = f"its log start offset is {start}, but the log begins at {log.start_offset}"
                 self.findings.problem(place, what, READERS)
-        if log.was_closed and high_watermark != log.end_offset:
-            self.findings.note(
-                place,
-                f"its high watermark is {high_watermark}, but the log was closed at {log.end_offset}",
-                "the broker did not stop cleanly: readers of the manifest see the end after its next start",
-            )
-        elif log.was_closed:
+        if is_exact:
             opened = [
                 (entry["first_offset"], entry["producer_id"]) for entry in manifest["open_transactions"]
             ]
@@ -429,7 +425,13 @@ class DerivedFiles:
             if opened != found:
                 what = f"its open transactions are {opened}, but a full scan finds {found}"
                 self.findings.problem(place, what, READERS)
-        self._check_segments(place, manifest["segments"], max(start, stored_log_start))
+        elif log.was_closed:
+            self.findings.note(
+                place,
+                f"its high watermark is {high_watermark}, but the log was closed at {log.end_offset}",
+                "the broker did not stop cleanly: readers of the manifest see the end after its next start",
+            )
+        self._check_segments(place, manifest["segments"], max(start, stored_log_start), is_exact=is_exact)
         if manifest["segments"] and manifest.get("boot_id") == self.storage.boot_id != "":
             self._check_written(place, manifest["segments"][-1])
 
@@ -452,7 +454,7 @@ class DerivedFiles:
                 Place(segment.file), f"it is not the file that {place.file} describes", REPLACED
             )
 
-    def _check_stable(self, place: Place, manifest: Object) -> None:
+    def _check_stable(self, place: Place, manifest: Object, *, is_exact: bool) -> None:
         """The last stable offset is what a scan up to the high watermark gives. But after a kill, compaction
         may have removed batches since, including those with which a transaction began that was open then.
         """
@@ -460,18 +462,19 @@ class DerivedFiles:
         start, says, high_watermark = (manifest[name] for name in OFFSETS)
         stable = log.stable_at(high_watermark, log_start_offset=start)
         if stable is None:
-            if log.was_closed or not log.is_covered(high_watermark):
+            if is_exact or not log.is_covered(high_watermark):
                 what = f"its high watermark {high_watermark} is inside a batch"
                 self.findings.problem(place, what, READERS)
-        elif says != stable and (log.was_closed or says > stable or not log.is_covered(says)):
+        elif says != stable and (is_exact or says > stable or not log.is_covered(says)):
             what = f"its last stable offset is {says}, but a full scan up to {high_watermark} gives {stable}"
             self.findings.problem(place, what, READERS)
 
-    def _check_segments(self, place: Place, entries: list[Object], log_start_offset: int) -> None:
+    def _check_segments(
+        self, place: Place, entries: list[Object], log_start_offset: int, *, is_exact: bool
+    ) -> None:
         """Full segments are as the manifest says exactly; the last one may have grown since. After a kill,
         segments may also have been deleted since, or cleaned: that changes their sizes and timestamps.
         """
-        is_exact = self.log.was_closed
         known = {segment.base_offset: segment for segment in self.log.segments}
         listed = [SegmentSummary(**{name: entry[name] for name in LISTS["segments"]}) for entry in entries]
         missing = [summary for summary in listed if summary.base_offset not in known]

@@ -7,6 +7,8 @@ from itertools import count
 import pytest
 
 from fencepost.broker.host import SyncPolicy
+from fencepost.check.directory import check_directory
+from fencepost.check.findings import Severity
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
@@ -18,6 +20,7 @@ from tests.broker.requests import (
     ORDERS,
     UNCOMMITTED,
     Identity,
+    end_request,
     marker_request,
     produce_request,
     produced,
@@ -83,6 +86,33 @@ def test_a_stop_in_the_middle_of_things_is_no_worse_than_a_kill(policy: SyncPoli
         assert (again.error, again.base_offset) == (ErrorCode.NONE, 1)
         story.ended(me, COMMIT)
         assert story.visible() == f"{LARGE} b"
+
+
+@pytest.mark.parametrize("policy", SyncPolicy)
+def test_a_stop_during_recovery_leaves_nothing_that_a_check_calls_wrong(policy: SyncPolicy) -> None:
+    """Killed in the middle of a commit, and stopped at any place of the start that finishes it."""
+    for place in count():
+        story = Story(policy=policy)
+        me = story.identity()
+        story.produce(me, "a")
+        story.host.write_manifests()
+        story.offer(end_request(me, COMMIT))
+        while story.work() and story.records()[-1].state is not TransactionState.PREPARE_COMMIT:
+            pass
+        story.kill()
+        story.start()
+        for _ in range(place):
+            if not story.work():
+                story.sync()
+        is_over = story.host.is_idle and not story.host.unsynced
+        story.host.stop()
+        found = check_directory(story.storage).found
+        assert [each for each in found if each.severity is Severity.PROBLEM] == [], place
+        story.start()
+        story.settle()
+        assert story.visible() == "a"
+        if is_over:
+            return
 
 
 def test_a_segment_that_fills_up_in_the_middle_of_a_step_takes_no_snapshot_of_the_rest() -> None:
