@@ -496,6 +496,8 @@ class DerivedFiles:
                 self._compare_facts(place, segment, entry, facts, READERS, may_grow=True)
             else:
                 may_grow = following is None and not is_exact
+                if following is not None:
+                    self._check_file(place, segment, entry)
                 self._compare_facts(place, segment, entry, _facts(segment), READERS, may_grow=may_grow)
 
     def _check_checkpoint(self) -> None:

@@ -84,8 +84,7 @@ class ScannedSegment:
     def add(self, batch: ScannedBatch) -> None:
         """Add the next batch."""
         header = batch.header
-        is_thinned = header.record_count <= header.last_offset_delta or header.delete_horizon_ms is not None
-        self.is_cleaned = self.is_cleaned or is_thinned
+        self.is_cleaned = self.is_cleaned or header.is_thinned
         self.batches.append(batch)
         self.size += header.size
         self.end_offset = header.next_offset

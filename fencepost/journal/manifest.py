@@ -149,6 +149,20 @@ def lost_segments(
             yield summary
 
 
+def described_files(
+    manifest: Manifest | None, clean_mark: SyncedSegment | None, *, directory: str, boot_id: str
+) -> dict[int, tuple[SegmentSummary, str]]:
+    """What the small files say of the log files of a partition, by their base offsets, and which of them says
+    it. After a loss of power, only the mark of a clean stop proves that a manifest is the last one.
+    """
+    described: dict[int, tuple[SegmentSummary, str]] = {}
+    if manifest is not None and (clean_mark is not None or manifest.is_of_boot(boot_id)):
+        described = {each.base_offset: (each, f"{directory}/{MANIFEST_FILE}") for each in manifest.segments}
+    if clean_mark is not None:
+        described[clean_mark.base_offset] = clean_mark, CLEAN_FILE
+    return described
+
+
 def encode_manifest(manifest: Manifest, *, directory: str) -> bytes:
     """The bytes of `manifest.json`."""
     return encode_json(

@@ -48,15 +48,14 @@ import attrs
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
-    CLEAN_FILE,
     LOG_START_FILE,
     MANIFEST_FILE,
     Manifest,
     MisplacedFile,
-    SegmentSummary,
     SyncedSegment,
     decode_checkpoint,
     decode_manifest,
+    described_files,
     encode_checkpoint,
     misplaced,
     read_log_start,
@@ -296,21 +295,23 @@ class Recovery:
         if unread and (clean_mark is not None or written is not None):
             what = f"{self._where} is damaged ({self._why}), and no loss of power explains it"
             raise self._damaged(what, end, None)
-        if clean_mark is not None:
-            self._refuse_other_file(clean_mark, CLEAN_FILE)
+        self._refuse_other_files(clean_mark)
         if written is not None and written.segments:
-            listed = written.segments[-1]
-            self._refuse_other_file(listed, self._path(MANIFEST_FILE))
-            later = [each for each in self._segments if each.base_offset > listed.base_offset]
+            listed = written.segments[-1].base_offset
+            later = [each for each in self._segments if each.base_offset > listed]
             if later:
                 what = f"{later[0].path(LOG)} was not written here, since {MANIFEST_FILE} does not list it"
                 raise self._damaged(what, later[0].base_offset, end)
 
-    def _refuse_other_file(self, summary: SegmentSummary, witness: str) -> None:
-        """Refuse a file in the place of the one that a small file describes."""
+    def _refuse_other_files(self, clean_mark: SyncedSegment | None) -> None:
+        """Refuse log files in the places of those that the small files describe."""
+        described = described_files(
+            self._manifest, clean_mark, directory=self._directory, boot_id=self._storage.boot_id
+        )
         for segment in self._segments:
-            if segment.base_offset == summary.base_offset:
-                start = segment.offset_index.last_position_up_to(summary.bytes - 1)
+            if segment.base_offset in described:
+                summary, witness = described[segment.base_offset]
+                start = segment.offset_index.position_before(summary.end_offset - segment.base_offset - 1)
                 is_other = is_other_file(segment.file, summary, start=start)
                 segment.release()
                 if is_other:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Final
 
 from fencepost.journal.indexes import (
@@ -133,19 +132,22 @@ def check_link(header: BatchHeader, *, offset: int | None, leader_epoch: int) ->
 
 
 def is_other_file(file: ReadableFile, summary: SegmentSummary, *, start: int = 0) -> bool:
-    """Whether a log file holds another intact batch where that one ended which the summary names as the last,
-    by its bytes, or in a shorter file by its offset. A file that ends before both, or a damaged one, does not
-    tell. `start` is where a batch begins.
+    """Whether a log file holds another intact batch where that one ended which the summary names as the last.
+    A batch that compaction has changed since does not tell, nor does a file that ends before, or is damaged
+    there. `start` is where a batch begins, if the file is the right one.
     """
-    is_shorter, offset = file.size < summary.bytes, None if start else summary.base_offset
-    with suppress(ProtocolViolation):
-        for position, header in walk_headers(file, start, min(summary.bytes, file.size)):
+    offset = None if start else summary.base_offset
+    if summary.end_offset == summary.base_offset:
+        return False
+    try:
+        for position, header in walk_headers(file, start, file.size):
             check_link(header, offset=offset, leader_epoch=NO_LEADER_EPOCH)
             offset = header.next_offset
-            if position + header.size >= summary.bytes or (is_shorter and offset >= summary.end_offset):
-                return header.crc != summary.last_crc and checksum_matches(
-                    file.read(position, header.size), 0, header
-                )
+            if header.base_offset < summary.end_offset <= offset:
+                is_other = header.crc != summary.last_crc and not header.is_thinned
+                return is_other and checksum_matches(file.read(position, header.size), 0, header)
+    except ProtocolViolation:
+        return start > 0 and is_other_file(file, summary)
     return False
 
 

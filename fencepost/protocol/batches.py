@@ -177,6 +177,11 @@ class BatchHeader:
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
+    def is_thinned(self) -> bool:
+        """Whether compaction has changed it: it has fewer records than offsets, or a delete horizon."""
+        return self.record_count <= self.last_offset_delta or self.delete_horizon_ms is not None
+
+    @property
     def is_covering(self) -> bool:
         """Whether it only stands for removed batches (`covering_batch`)."""
         return self.record_count == 0 and self.producer_id == NO_PRODUCER_ID and not self.is_control

@@ -14,13 +14,12 @@ from fencepost.check.scan import log_file, sizes_of
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
-    CLEAN_FILE,
     MANIFEST_FILE,
     Manifest,
-    SegmentSummary,
     SyncedSegment,
     decode_checkpoint,
     decode_manifest,
+    described_files,
     log_start_topic_id,
     read_log_start,
 )
@@ -106,7 +105,7 @@ def witness_of(
 ) -> Witness:
     """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file.
     `closed` is the last segment in the mark of a clean stop, `known_id` the id of the topic in the metadata.
-    ReplacedFile if the last log file is not the one that was written here.
+    ReplacedFile if a log file is not the one that was written here.
     """
     directory, bad_log_start = str(partition), None
     closed_at = None if closed is None else closed.end_offset
@@ -118,7 +117,7 @@ def witness_of(
         start, promised = manifest.log_start_offset, max(promised, manifest.promised_end(storage.boot_id))
         if manifest.segments and manifest.is_of_boot(storage.boot_id):
             last_begun = manifest.segments[-1]
-    _refuse_replaced(storage, directory, {CLEAN_FILE: closed, f"{directory}/{MANIFEST_FILE}": last_begun})
+    _refuse_replaced(storage, directory, manifest, closed)
     with suppress(CorruptIndex):
         if checkpoint is not None and (entries := decode_checkpoint(checkpoint, directory=directory)):
             promised = max(promised, entries[-1].end_offset)
@@ -144,15 +143,16 @@ def _manifest(storage: StorageReader, directory: str) -> Manifest | None:
 
 
 def _refuse_replaced(
-    storage: StorageReader, directory: str, described: Mapping[str, SegmentSummary | None]
+    storage: StorageReader, directory: str, manifest: Manifest | None, closed: SyncedSegment | None
 ) -> None:
     """ReplacedFile if a log file is not the one that a small file describes: no program can know which one to
-    keep. `described`: the last segment, by the small file.
+    keep.
     """
-    sizes = sizes_of(storage, directory)
-    for witness, summary in described.items():
-        if summary is not None and summary.base_offset in sizes:
-            path = log_file(directory, summary.base_offset)
+    described = described_files(manifest, closed, directory=directory, boot_id=storage.boot_id)
+    for base_offset in sizes_of(storage, directory):
+        if base_offset in described:
+            summary, witness = described[base_offset]
+            path = log_file(directory, base_offset)
             with closing(storage.open(path)) as file:
                 if is_other_file(file, summary):
                     raise ReplacedFile(storage.location, path, witness)

@@ -128,6 +128,32 @@ def test_the_log_file_of_another_cluster_is_not_served_in_the_place_of_the_last_
     assert served(mine) == [value] * 3
 
 
+@pytest.mark.parametrize("stops", [True, False])
+@pytest.mark.parametrize(
+    ("sizes", "pattern"),
+    # With the indexes that are there, with the same positions and with others; and with its own.
+    [([100_000] * 11, "*.log"), ([*[99_000, 101_000] * 5, 100_000], "*.log"), ([98_000] * 11, "*")],
+)
+def test_a_full_segment_of_another_cluster_is_not_served_in_the_place_of_an_older_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sizes: list[int], pattern: str, *, stops: bool
+) -> None:
+    theirs = filled(tmp_path / "theirs", [b"t" * size for size in (*sizes, 1)], stops=stops)
+    mine = filled(tmp_path / "mine", [b"m" * 100_000] * 23, stops=stops)
+    first, *_ = logs(mine)
+    right = shutil.copy(first, tmp_path)
+    for path in (theirs / DIRECTORY).glob(f"{first.stem}{pattern}"):
+        shutil.copy(path, mine / DIRECTORY)
+    witness = f"{DIRECTORY}/{MANIFEST_FILE}"
+    advice = f"{DIRECTORY}/{first.name} is not the file that {witness} describes, so this log is not served"
+    assert (f"{DIRECTORY}/{first.name}", f"it is not the file that {witness} describes") in problems(mine)
+    with pytest.raises(ReplacedFile, match=advice):
+        repair(mine)
+    assert served(mine) == []
+    assert advice in caplog.text
+    shutil.copy(right, first)
+    assert served(mine)[0] == b"m" * 100_000
+
+
 @pytest.mark.parametrize("has_manifest", [True, False])
 def test_the_log_start_of_another_cluster_deletes_no_records(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, has_manifest: bool
