@@ -29,6 +29,7 @@ from fencepost.protocol.metadata_log import (
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
+    NO_LEADER_EPOCH,
     NO_TIMESTAMP,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
@@ -41,7 +42,7 @@ _BLOCK: Final = 1_000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE: the most that 
 _INTERNAL_PARTITIONS: Final = 50  # Kafka's default for both coordinators' topics
 _INTERNAL_PARTITIONS_MAX: Final = 1_000
 _FIRST_NODE: Final = 1  # NodeSettings.node_id
-_LOST_UNKNOWN: Final = 1_000  # records: a million ids are skipped, of 2^63
+_LOST_UNKNOWN: Final = 1_000  # records: a million ids and a thousand epochs are skipped, of 2^63 and 2^31
 
 
 def follow(storage: StorageReader, log: SalvagedLog) -> ClusterModel:
@@ -92,9 +93,9 @@ def raised(
     if lost:
         fresh = max(cluster.next_producer_id, producer_id_max + 1) + lost * _BLOCK
         records.append(ProducerIdsAllocated(_node_id(cluster), next_producer_id=fresh))
-    for key, epoch in sorted(leader_epochs.items()):
-        known = cluster.leaders.get(key)
-        if known is not None and known.leader_epoch < epoch:
+    for key, known in sorted(cluster.leaders.items()):
+        epoch = max(known.leader_epoch, leader_epochs.get(key, NO_LEADER_EPOCH)) + lost
+        if known.leader_epoch < epoch:
             records.append(
                 LeaderChanged(
                     known.topic_id, partition=key.partition, leader_id=known.leader_id, leader_epoch=epoch
@@ -121,7 +122,10 @@ def adopted(
     """
     partitions = [
         PartitionCreated(
-            topic_id, partition=number, leader_id=_node_id(cluster), leader_epoch=max(leader_epoch, 0)
+            topic_id,
+            partition=number,
+            leader_id=_node_id(cluster),
+            leader_epoch=max(leader_epoch, 0) + _LOST_UNKNOWN,
         )
         for number in range(count)
     ]

@@ -574,7 +574,7 @@ class _Planner:
                 self._put_aside(topic, partitions)
         # Without a time: a topic counts as created before each decision about it.
         if records or self.adopted:
-            plan.appended.append(cluster_batch([*records, *self.adopted], timestamp=0))
+            plan.appended.append(cluster_batch([*self.adopted, *records], timestamp=0))
 
     def _has_lost_metadata(self) -> bool:
         plan = self.logs.get(METADATA)

@@ -272,6 +272,34 @@ def test_no_producer_id_is_granted_twice() -> None:
     assert identity_of(after.ask(init_request(None))).producer_id >= 1_000
 
 
+def epochs_of(story: Story) -> dict[TopicPartition, int]:
+    return {key: log.partition.leader_epoch for key, log in story.host.node.logs.items() if key != METADATA}
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_no_leader_epoch_is_given_twice(*, is_gone: bool) -> None:
+    """Lost are the elections of three starts, under which nothing was written, or all of the metadata."""
+    story, storage = stopped(commit_then_abort)
+    end, given = story.host.node.logs[METADATA].partition.log_end_offset, epochs_of(story)
+    for _ in range(3):
+        story.start()
+        story.settle()
+        given = epochs_of(story)
+        story.host.stop()
+    if is_gone:
+        for name in storage.files(str(METADATA)):
+            storage.remove(f"{METADATA}/{name}")
+    else:
+        headers = [header for _, header in walk(storage.read_file(log_file(METADATA)) or b"")]
+        damage(storage, METADATA, *[each.base_offset for each in headers if each.base_offset >= end])
+    perform(storage, make_plan(storage, adopt=frozenset({"orders"})))
+    after = DamagedStory.over(storage)
+    again = epochs_of(after)
+    assert {ORDERS, TILL} <= again.keys()
+    assert all(again[key] > given[key] for key in again)
+    assert goes_on(after)
+
+
 def test_a_lost_offset_is_an_older_offset() -> None:
     def tell(story: Story) -> None:
         me = story.identity()
