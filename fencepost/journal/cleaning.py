@@ -33,6 +33,7 @@ import attrs
 
 from fencepost.journal.compaction import Batch, Cleaner, Survey
 from fencepost.journal.journal import Journal
+from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.segments import Segment
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.terms import INT32_MAX
@@ -113,7 +114,7 @@ class Cleaning:
         self._segments = segments
         self._left = deque(segments)
         self._cleaner: Cleaner | None = None
-        self._transactions = journal.open_at(segments[0].base_offset)
+        self._transactions: OpenTransactions | None = None  # what is open where the next group begins
         self._made: tuple[Sequence[Segment], Segment] | None = None
         self._is_synced = False  # the segments that are left
 
@@ -172,10 +173,11 @@ class Cleaning:
         try:
             made.create()
             opened = self.journal.open_at(start)
-            for header, batch in cleaner.clean(self._next_group(made, group, read), opened=opened):
+            self._transactions = transactions = self._transactions or opened
+            for header, batch in cleaner.clean(self._next_group(made, group, read), opened=[*opened]):
                 made.append(batch, header, last_offset=header.last_offset, leader_epoch=header.leader_epoch)
                 written.append(header.crc)
-                aborted = self._transactions.see(header, batch)
+                aborted = transactions.see(header, batch)
                 if aborted is not None:
                     made.append_aborted(aborted)
             made.complete_time_index()
