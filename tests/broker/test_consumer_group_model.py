@@ -18,11 +18,11 @@ import attrs
 import pytest
 
 from fencepost.broker.check_tables import first_refusal
-from fencepost.broker.contract import Refused
+from fencepost.broker.contract import NOBODY, Received, Refused
 from fencepost.broker.groups import consumer_heartbeat
 from fencepost.broker.groups.assignors import ASSIGNORS
 from fencepost.broker.groups.consumer_group import ConsumerGroup, apply_records, changes
-from fencepost.broker.groups.consumer_heartbeat import Beat, ConsumerTurn, MemberClient
+from fencepost.broker.groups.consumer_heartbeat import Beat, ConsumerTurn
 from fencepost.broker.groups.reconciliation import RECONCILIATION, ReconcileInput
 from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.batches import read_header
@@ -46,7 +46,6 @@ SETTINGS: Final = NodeSettings(
     group_consumer_assignment_interval_ms=0,
     group_consumer_max_size=5,
 )
-CLIENT: Final = MemberClient("client", "/127.0.0.1")
 TOPICS: Final = ("a", "b", "c")
 SEEDS: Final = 80
 STEPS: Final = 40
@@ -177,7 +176,8 @@ class World:
     def take(self, request: ConsumerGroupHeartbeat) -> Beat | None:
         """The coordinator takes a heartbeat; None when it refuses."""
         turn = self.turn()
-        found = consumer_heartbeat.heartbeat(turn, request, request.member_id, CLIENT)
+        arrived = Received(request, to=NOBODY, client_id="client", client_host="/127.0.0.1")
+        found = consumer_heartbeat.heartbeat(turn, request, request.member_id, arrived)
         if isinstance(found, Refused):
             return None
         self.write(turn)

@@ -16,7 +16,6 @@ from fencepost.broker.groups.consumer_heartbeat import (
     HEARTBEAT_CHECKS,
     Beat,
     ConsumerTurn,
-    MemberClient,
     assignor_of,
 )
 from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, group_log
@@ -83,7 +82,7 @@ def heartbeat(node: Node, request: m.ConsumerGroupHeartbeat, arrived: Received, 
     if request.member_epoch < JOINING_EPOCH:
         found = _leave(node, log, turn, request)
     else:
-        found = _beat(node, log, turn, request, MemberClient(arrived.client_id, arrived.client_host))
+        found = _beat(node, log, turn, request, arrived)
     if isinstance(found, Refused):
         node.after(log, (Reply(to, error=found.error),))
     else:
@@ -109,13 +108,13 @@ def _leave(
 
 
 def _beat(
-    node: Node, log: GroupLog, turn: ConsumerTurn, request: m.ConsumerGroupHeartbeat, client: MemberClient
+    node: Node, log: GroupLog, turn: ConsumerTurn, request: m.ConsumerGroupHeartbeat, arrived: Received
 ) -> m.ConsumerGroupHeartbeatReply | Refused:
     state = log.coordinator
     # Kafka generates a UUID if the member sends none (version 0); cores are deterministic.
     member_id = request.member_id or f"member-{log.partition.leader_epoch}-{state.member_ids_given + 1}"
     predecessor = None if request.instance_id is None else turn.group.static_member(request.instance_id)
-    beat = consumer_heartbeat.heartbeat(turn, request, member_id, client)
+    beat = consumer_heartbeat.heartbeat(turn, request, member_id, arrived)
     if isinstance(beat, Refused):
         return beat
     if not _carry_out(node, log, turn):

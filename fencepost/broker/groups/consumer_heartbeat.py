@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.broker.check_tables import Check
-from fencepost.broker.contract import Refused
+from fencepost.broker.contract import Received, Refused
 from fencepost.broker.groups.assignors import ASSIGNORS, UNIFORM, AssignmentInput
 from fencepost.broker.groups.consumer_group import (
     ConsumerGroup,
@@ -124,15 +124,8 @@ class Beat(NamedTuple):
     after: CurrentAssignment
 
 
-class MemberClient(NamedTuple):
-    """The client of a member: its name and its address."""
-
-    client_id: str
-    client_host: str
-
-
 def heartbeat(
-    turn: ConsumerTurn, request: ConsumerGroupHeartbeat, member_id: str, client: MemberClient
+    turn: ConsumerTurn, request: ConsumerGroupHeartbeat, member_id: str, arrived: Received
 ) -> Beat | Refused:
     """Join the group or stay in it. `member_id` is the request's, or a new one."""
     is_new = member_id not in turn.group.subscriptions
@@ -143,7 +136,7 @@ def heartbeat(
     if isinstance(before, Refused):
         return before
     try:
-        has_new_subscription = _subscribe(turn, request, member_id, client)
+        has_new_subscription = _subscribe(turn, request, member_id, arrived)
     except BadPattern as problem:
         return Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, str(problem))
     # A group above the limit (its topics may have grown) goes on, and only must not grow further.
@@ -224,7 +217,7 @@ def _checked(current: CurrentAssignment, request: ConsumerGroupHeartbeat) -> Cur
 
 
 def _subscription(
-    known: Subscription | None, request: ConsumerGroupHeartbeat, client: MemberClient
+    known: Subscription | None, request: ConsumerGroupHeartbeat, arrived: Received
 ) -> Subscription:
     """The member's subscription: what the request does not say stays as it was."""
     known = known or _NO_SUBSCRIPTION
@@ -233,8 +226,8 @@ def _subscription(
     return Subscription(
         instance_id=known.instance_id if request.instance_id is None else request.instance_id,
         rack_id=known.rack_id if request.rack_id is None else request.rack_id,
-        client_id=client.client_id,
-        client_host=client.client_host,
+        client_id=arrived.client_id,
+        client_host=arrived.client_host,
         topics=known.topics if names is None else tuple(sorted(set(names))),
         regex=known.regex if regex is None else regex,
         rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms == NO_REBALANCE_TIMEOUT else timeout_ms,
@@ -249,11 +242,11 @@ _NO_SUBSCRIPTION: Final = Subscription(
 
 
 def _subscribe(
-    turn: ConsumerTurn, request: ConsumerGroupHeartbeat, member_id: str, client: MemberClient
+    turn: ConsumerTurn, request: ConsumerGroupHeartbeat, member_id: str, arrived: Received
 ) -> bool:
     """Take over the member's subscription. Returns whether it names other topics than before."""
     known = turn.group.subscriptions.get(member_id)
-    wanted = _subscription(known, request, client)
+    wanted = _subscription(known, request, arrived)
     known = known or _NO_SUBSCRIPTION
     group = with_subscription(turn.group, member_id, wanted)
     if wanted.regex and wanted.regex not in group.regexes:

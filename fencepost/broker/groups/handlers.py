@@ -13,7 +13,7 @@ from fencepost.broker.groups.consumer_handlers import remove_members
 from fencepost.broker.groups.consumer_heartbeat import static_problem
 from fencepost.broker.groups.group import NO_MEMBER, Group, loaded, record_of
 from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, forget_offsets, group_log
-from fencepost.broker.groups.rebalance import GroupDecision, Turn, refused_join, refused_sync
+from fencepost.broker.groups.rebalance import Turn, refused_join, refused_sync
 from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.groups.tables import DEAD, MEMBERSHIP, GroupInput
 from fencepost.broker.leader_log import GroupLog
@@ -24,23 +24,24 @@ from fencepost.protocol.offsets_log import group_batch
 from fencepost.protocol.terms import GroupState
 
 
-def _carry_out(node: Node, log: GroupLog, decision: GroupDecision, now: int) -> bool:
-    """Carry out a decision: group and record now, replies when the record is durable. Returns False, and
-    changes nothing, if the record is too large; only a record with members can be.
+def _carry_out(node: Node, log: GroupLog, turn: Turn) -> bool:
+    """Carry out a decision, after all deadlines that are due by now: group and record now, replies when the
+    record is durable. Returns False, and changes nothing, if the record is too large; only a record with
+    members can be.
     """
-    batches: list[bytearray] = []
-    for group_id, record in decision.entries:
-        assert record is not None, "a member's request never deletes a group"
-        batches.append(group_batch(group_id, record, timestamp=now))
-        if record.members and node.is_too_large(len(batches[-1])):
+    rebalance.expire(turn)
+    group_id, record, batch = turn.group.group_id, turn.record, bytearray()
+    if record is not None:
+        batch = group_batch(group_id, record, timestamp=turn.now)
+        if record.members and node.is_too_large(len(batch)):
             return False
-    if decision.note is not None:
-        log.coordinator.live[decision.note.group_id] = decision.note
-        _schedule(node, decision.note)
-    for entry, batch in zip(decision.entries, batches, strict=True):
-        node.append(log, batch, GroupBatch(groups=(entry,)))
-    if decision.effects:
-        node.after(log, decision.effects)
+    if turn.group is not turn.before:
+        log.coordinator.live[group_id] = turn.group
+        _schedule(node, turn.group)
+    if record is not None:
+        node.append(log, batch, GroupBatch(groups=((group_id, record),)))
+    if turn.answers:
+        node.after(log, turn.answers)
     return True
 
 
@@ -80,10 +81,8 @@ def join_group(node: Node, request: m.JoinGroup, arrived: Received, now: int) ->
     turn = Turn(group or _made(request.group_id), now, settings)
     if group is None:  # as in Kafka, the group exists from now on, even if no member completes its join
         turn.record = record_of(turn.group)
-    fresh = _fresh_member_id(log, request, arrived.client_id)
-    newcomer = rebalance.Newcomer(fresh, arrived.client_id, arrived.client_host)
-    rebalance.join(turn, request, to, newcomer)
-    if not _carry_out(node, log, turn.decision(), now):
+    rebalance.join(turn, request, arrived, _fresh_member_id(log, request, arrived.client_id))
+    if not _carry_out(node, log, turn):
         node.after(log, (refused_join(to, TOO_LARGE.error, NO_MEMBER),))
     log.coordinator.member_ids_given += request.member_id == NO_MEMBER
 
@@ -114,11 +113,11 @@ def sync_group(node: Node, request: m.SyncGroup, to: ReplyTo, now: int) -> None:
         return
     turn = Turn(group, now, node.settings)
     rebalance.sync(turn, request, to)
-    if not _carry_out(node, log, turn.decision(), now):
+    if not _carry_out(node, log, turn):
         # Nothing of the decision was kept, so the group is as before: decide again, without an assignment.
         turn = Turn(group, now, node.settings)
         rebalance.refuse_assignment(turn, to, TOO_LARGE.error)
-        _carry_out(node, log, turn.decision(), now)
+        _carry_out(node, log, turn)
 
 
 def _refusal(happened: GroupInput) -> ErrorCode:
@@ -152,7 +151,7 @@ def heartbeat(node: Node, request: m.Heartbeat, to: ReplyTo, now: int) -> None:
         return
     turn = Turn(group, now, node.settings)
     rebalance.heartbeat(turn, request, to)
-    _carry_out(node, log, turn.decision(), now)
+    _carry_out(node, log, turn)
 
 
 def leave_group(node: Node, request: m.LeaveGroup, to: ReplyTo, now: int) -> None:
@@ -167,7 +166,7 @@ def leave_group(node: Node, request: m.LeaveGroup, to: ReplyTo, now: int) -> Non
         return
     turn = Turn(group or Group(group_id=request.group_id), now, node.settings)
     rebalance.leave(turn, request, to)
-    _carry_out(node, log, turn.decision(), now)
+    _carry_out(node, log, turn)
 
 
 def _remove_consumers(
@@ -212,7 +211,7 @@ def expire(node: Node, now: int) -> None:
         for group in list(log.coordinator.live.values()):
             with node.contained():
                 if min(group.deadlines(), default=now + 1) <= now:
-                    _carry_out(node, log, Turn(group, now, node.settings).decision(), now)
+                    _carry_out(node, log, Turn(group, now, node.settings))
                 else:
                     _schedule(node, group)
 

@@ -20,11 +20,11 @@ table (tables.py).
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import attrs
 
-from fencepost.broker.contract import Decision, Reply, ReplyTo
+from fencepost.broker.contract import Received, Reply, ReplyTo
 from fencepost.broker.groups.group import (
     MEMBER_BYTES,
     NO_GENERATION,
@@ -46,20 +46,12 @@ from fencepost.broker.limits import GROUP_MEMBERS
 from fencepost.broker.settings import NodeSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.offsets_log import GroupEntry, GroupRecord
+from fencepost.protocol.offsets_log import GroupRecord
 from fencepost.protocol.terms import GroupState
 
 # A join phase without any join is repeated; with a rebalance timeout of 0 it would be repeated without a
 # pause.
 PATIENCE_MS_MIN: Final = 100
-
-
-def _group_of(turn: Turn) -> Group:
-    return turn.group
-
-
-GroupDecision = Decision[GroupEntry]
-"""Its note is the next value of the group, or None if nothing changes."""
 
 
 @attrs.define
@@ -69,18 +61,9 @@ class Turn:
     group: Group
     now: int
     settings: NodeSettings
-    before: Group = attrs.field(init=False, default=attrs.Factory(_group_of, takes_self=True))
+    before: Group = attrs.field(init=False, default=attrs.Factory(lambda turn: turn.group, takes_self=True))
     answers: list[Reply] = attrs.Factory(list[Reply])
     record: GroupRecord | None = None
-
-    def decision(self) -> GroupDecision:
-        """The finished decision, after all deadlines that are due by now."""
-        expire(self)
-        return Decision(
-            entries=() if self.record is None else ((self.group.group_id, self.record),),
-            note=None if self.group is self.before else self.group,
-            effects=tuple(self.answers),
-        )
 
     def keep(self, member: Member) -> None:
         """Put this value of a member into the group."""
@@ -290,17 +273,9 @@ def _end_session(turn: Turn, due_ms: int) -> None:
 # --- joining ---------------------------------------------------------------------------------------------
 
 
-class Newcomer(NamedTuple):
-    """The id that a member gets if its request has none, and the client that the member belongs to."""
-
-    member_id: str
-    client_id: str
-    client_host: str
-
-
-def join(turn: Turn, request: m.JoinGroup, to: ReplyTo, newcomer: Newcomer) -> None:
-    """Join the group. The reply waits for the other members."""
-    group, member_id = turn.group, request.member_id
+def join(turn: Turn, request: m.JoinGroup, arrived: Received, fresh_id: str) -> None:
+    """Join the group. The reply waits for the other members. A member without an id gets the fresh one."""
+    group, member_id, to = turn.group, request.member_id, arrived.to
     if not (_has_room(group, member_id, turn.settings.group_max_size) and _has_bytes(group, request)):
         if group.is_pending(member_id):  # the group became full after it granted this id
             turn.group = without(group, member_id)
@@ -308,10 +283,10 @@ def join(turn: Turn, request: m.JoinGroup, to: ReplyTo, newcomer: Newcomer) -> N
     elif not supports(group, request):
         turn.answers.append(refused_join(to, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
     elif member_id == NO_MEMBER:
-        _join_newcomer(turn, request, to, newcomer)
+        _join_newcomer(turn, request, arrived, fresh_id)
     elif group.is_pending(member_id):
         if request.group_instance_id is None:
-            _add(turn, request, to, newcomer._replace(member_id=member_id))
+            _add(turn, request, arrived, member_id)
         else:  # only dynamic members get an id before they join
             turn.answers.append(refused_join(to, ErrorCode.UNKNOWN_SERVER_ERROR, NO_MEMBER))
     elif problem := check_member(group, member_id, request.group_instance_id):
@@ -343,32 +318,32 @@ def _has_bytes(group: Group, request: m.JoinGroup) -> bool:
     return grows <= 0 or group.size + grows <= GROUP_MEMBERS.value
 
 
-def _join_newcomer(turn: Turn, request: m.JoinGroup, to: ReplyTo, newcomer: Newcomer) -> None:
+def _join_newcomer(turn: Turn, request: m.JoinGroup, arrived: Received, fresh_id: str) -> None:
     known = turn.group.static_member(request.group_instance_id)
     if known is not None:
-        _return_static(turn, request, to, known, newcomer.member_id)
+        _return_static(turn, request, arrived.to, known, fresh_id)
     elif request.group_instance_id is not None or not request.requires_member_id:
-        _add(turn, request, to, newcomer)
+        _add(turn, request, arrived, fresh_id)
     else:
         # KIP-394: first an id. A retried join would otherwise leave one more member that never answers.
         due_ms = turn.now + request.session_timeout_ms
-        pending = (*turn.group.pending, (newcomer.member_id, due_ms))
+        pending = (*turn.group.pending, (fresh_id, due_ms))
         turn.group = attrs.evolve(turn.group, pending=pending)
-        turn.answers.append(refused_join(to, ErrorCode.MEMBER_ID_REQUIRED, newcomer.member_id))
+        turn.answers.append(refused_join(arrived.to, ErrorCode.MEMBER_ID_REQUIRED, fresh_id))
 
 
-def _add(turn: Turn, request: m.JoinGroup, to: ReplyTo, newcomer: Newcomer) -> None:
-    group, member_id = turn.group, newcomer.member_id
+def _add(turn: Turn, request: m.JoinGroup, arrived: Received, member_id: str) -> None:
+    group = turn.group
     member = Member(
         member_id=member_id,
         instance_id=request.group_instance_id,
-        client_id=newcomer.client_id,
-        client_host=newcomer.client_host,
+        client_id=arrived.client_id,
+        client_host=arrived.client_host,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         session_timeout_ms=request.session_timeout_ms,
         protocols=request.protocols,
         is_new=True,
-        joining=to,
+        joining=arrived.to,
         due_ms=turn.now + turn.settings.group_new_member_join_timeout_ms,
     )
     turn.group = attrs.evolve(
