@@ -1,74 +1,27 @@
-"""The settings of a broker by their names in Kafka: how each is read, and its range.
+"""The settings of a broker by their names in Kafka: the table of them, and what `serve --override` takes.
 
-Rule: a name is that of a field of NodeSettings or ConnectionSettings with dots, except those in `_FIELDS`.
+Rule: a setting that a topic can have, too, is defined once, with the topic's (log_config.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from fencepost.broker.config_def import ConfigDef
 from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.limits import REQUEST_PARTITIONS
-from fencepost.broker.log_config import SEGMENT_BYTES_MIN, UNLIMITED, cleanup_policy, integer, ratio
+from fencepost.broker.log_config import TOPIC_CONFIGS
 from fencepost.broker.settings import QUEUED_BYTES_MIN, NodeSettings
 from fencepost.broker.transactions.tables import NEWEST, TRANSACTION_VERSIONS
 from fencepost.faults.grammar import suggestion
 from fencepost.journal.journal import SEGMENT_BYTES_MAX
-from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
+from fencepost.protocol.terms import ConfigType
 
 INTERNAL_SEGMENT_BYTES_MIN: Final = 1 << 14
-_HIGHEST: Final = {ConfigType.INT: INT32_MAX, ConfigType.LONG: INT64_MAX}
-_FIELDS: Final = {"transaction.partition.verification.enable": "partition_verification"}
-_BOOLEANS: Final = {"true": True, "false": False}
 
 
-class BrokerConfig(NamedTuple):
-    """One setting. `lowest` and `highest` bound a numeric value."""
-
-    name: str
-    config_type: ConfigType
-    lowest: int = 0
-    highest: int | None = None
-    """None: what the type can hold."""
-
-    @property
-    def field(self) -> str:
-        """The field of NodeSettings or ConnectionSettings."""
-        return _FIELDS.get(self.name, self.name.replace(".", "_"))
-
-    def parse(self, text: str) -> Any:
-        """The value that the text stands for; ValueError if there is none."""
-        match self.config_type:
-            case ConfigType.BOOLEAN:
-                if text not in _BOOLEANS:
-                    raise ValueError("it must be true or false")
-                return _BOOLEANS[text]
-            case ConfigType.DOUBLE:
-                return ratio(text)
-            case ConfigType.LIST:
-                return cleanup_policy(text)
-            case _:
-                highest = _HIGHEST[self.config_type] if self.highest is None else self.highest
-                return integer(self.lowest, highest)(text)
-
-    @property
-    def values(self) -> str:
-        """What it can be, in words."""
-        match self.config_type:
-            case ConfigType.BOOLEAN:
-                return "true, false"
-            case ConfigType.DOUBLE:
-                return "0 to 1"
-            case ConfigType.LIST:
-                return "delete, compact, both, or empty"
-            case _ if self.highest is None:
-                return f"at least {self.lowest:,}"
-            case _:
-                return f"{self.lowest:,} to {self.highest:,}"
-
-
-def _by_name(*configs: BrokerConfig) -> Mapping[str, BrokerConfig]:
+def _by_name(*configs: ConfigDef) -> Mapping[str, ConfigDef]:
     return {config.name: config for config in configs}
 
 
@@ -78,52 +31,52 @@ _SEGMENT: Final = (_INT, INTERNAL_SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
 _PARTITIONS: Final = (_INT, 1, REQUEST_PARTITIONS.value)
 
 NODE_CONFIGS: Final = _by_name(
-    BrokerConfig("transaction.partition.verification.enable", _BOOLEAN),
-    BrokerConfig("node.id", _INT),
-    BrokerConfig("auto.create.topics.enable", _BOOLEAN),
-    BrokerConfig("num.partitions", *_PARTITIONS),
-    BrokerConfig("transaction.state.log.num.partitions", *_PARTITIONS),
-    BrokerConfig("transaction.state.log.segment.bytes", *_SEGMENT),
-    BrokerConfig("offsets.topic.num.partitions", *_PARTITIONS),
-    BrokerConfig("offsets.topic.segment.bytes", *_SEGMENT),
-    BrokerConfig("message.max.bytes", _INT),
-    BrokerConfig("log.message.timestamp.after.max.ms", _LONG),
-    BrokerConfig("log.message.timestamp.before.max.ms", _LONG),
-    BrokerConfig("transaction.max.timeout.ms", _INT, 1),
-    BrokerConfig("transaction.abort.timed.out.transaction.cleanup.interval.ms", _INT, 1),
-    BrokerConfig("transactional.id.expiration.ms", _INT, 1),
-    BrokerConfig("transaction.remove.expired.transaction.cleanup.interval.ms", _INT, 1),
-    BrokerConfig("producer.id.expiration.ms", _INT, 1),
-    BrokerConfig("producer.id.expiration.check.interval.ms", _INT, 1),
-    BrokerConfig("offsets.retention.minutes", _INT, 1),
-    BrokerConfig("offsets.retention.check.interval.ms", _LONG, 1),
-    BrokerConfig("log.cleanup.policy", ConfigType.LIST),
-    BrokerConfig("log.segment.bytes", _INT, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
-    BrokerConfig("log.roll.ms", _LONG, 1),
-    BrokerConfig("log.retention.ms", _LONG, UNLIMITED),
-    BrokerConfig("log.retention.bytes", _LONG, UNLIMITED),
-    BrokerConfig("log.retention.check.interval.ms", _LONG, 1),
-    BrokerConfig("log.cleaner.backoff.ms", _LONG, 1),
-    BrokerConfig("log.cleaner.min.cleanable.ratio", ConfigType.DOUBLE),
-    BrokerConfig("log.cleaner.min.compaction.lag.ms", _LONG),
-    BrokerConfig("log.cleaner.max.compaction.lag.ms", _LONG, 1),
-    BrokerConfig("log.cleaner.delete.retention.ms", _LONG),
-    BrokerConfig("group.initial.rebalance.delay.ms", _INT),
-    BrokerConfig("group.min.session.timeout.ms", _INT, 1),
-    BrokerConfig("group.max.session.timeout.ms", _INT, 1),
-    BrokerConfig("group.max.size", _INT, 1),
-    BrokerConfig("group.consumer.session.timeout.ms", _INT, 1),
-    BrokerConfig("group.consumer.heartbeat.interval.ms", _INT, 1),
-    BrokerConfig("group.consumer.assignment.interval.ms", _INT),
-    BrokerConfig("group.consumer.max.size", _INT, 1),
+    ConfigDef("transaction.partition.verification.enable", _BOOLEAN),
+    ConfigDef("node.id", _INT),
+    ConfigDef("auto.create.topics.enable", _BOOLEAN),
+    ConfigDef("num.partitions", *_PARTITIONS),
+    ConfigDef("transaction.state.log.num.partitions", *_PARTITIONS),
+    ConfigDef("transaction.state.log.segment.bytes", *_SEGMENT),
+    ConfigDef("offsets.topic.num.partitions", *_PARTITIONS),
+    ConfigDef("offsets.topic.segment.bytes", *_SEGMENT),
+    TOPIC_CONFIGS["max.message.bytes"],
+    TOPIC_CONFIGS["message.timestamp.after.max.ms"],
+    TOPIC_CONFIGS["message.timestamp.before.max.ms"],
+    ConfigDef("transaction.max.timeout.ms", _INT, 1),
+    ConfigDef("transaction.abort.timed.out.transaction.cleanup.interval.ms", _INT, 1),
+    ConfigDef("transactional.id.expiration.ms", _INT, 1),
+    ConfigDef("transaction.remove.expired.transaction.cleanup.interval.ms", _INT, 1),
+    ConfigDef("producer.id.expiration.ms", _INT, 1),
+    ConfigDef("producer.id.expiration.check.interval.ms", _INT, 1),
+    ConfigDef("offsets.retention.minutes", _INT, 1),
+    ConfigDef("offsets.retention.check.interval.ms", _LONG, 1),
+    TOPIC_CONFIGS["cleanup.policy"],
+    TOPIC_CONFIGS["segment.bytes"],
+    TOPIC_CONFIGS["segment.ms"],
+    TOPIC_CONFIGS["retention.ms"],
+    TOPIC_CONFIGS["retention.bytes"],
+    ConfigDef("log.retention.check.interval.ms", _LONG, 1),
+    ConfigDef("log.cleaner.backoff.ms", _LONG, 1),
+    TOPIC_CONFIGS["min.cleanable.dirty.ratio"],
+    TOPIC_CONFIGS["min.compaction.lag.ms"],
+    TOPIC_CONFIGS["max.compaction.lag.ms"],
+    TOPIC_CONFIGS["delete.retention.ms"],
+    ConfigDef("group.initial.rebalance.delay.ms", _INT),
+    ConfigDef("group.min.session.timeout.ms", _INT, 1),
+    ConfigDef("group.max.session.timeout.ms", _INT, 1),
+    ConfigDef("group.max.size", _INT, 1),
+    ConfigDef("group.consumer.session.timeout.ms", _INT, 1),
+    ConfigDef("group.consumer.heartbeat.interval.ms", _INT, 1),
+    ConfigDef("group.consumer.assignment.interval.ms", _INT),
+    ConfigDef("group.consumer.max.size", _INT, 1),
 )
 """Those of NodeSettings, which DescribeConfigs shows."""
 
 CONNECTION_CONFIGS: Final = _by_name(
-    BrokerConfig("max.connections", _INT, 1),
-    BrokerConfig("connections.max.idle.ms", _LONG, 1),
-    BrokerConfig("queued.max.request.bytes", _LONG, QUEUED_BYTES_MIN),
-    BrokerConfig("queued.max.response.bytes", _LONG, QUEUED_BYTES_MIN),
+    ConfigDef("max.connections", _INT, 1),
+    ConfigDef("connections.max.idle.ms", _LONG, 1),
+    ConfigDef("queued.max.request.bytes", _LONG, QUEUED_BYTES_MIN),
+    ConfigDef("queued.max.response.bytes", _LONG, QUEUED_BYTES_MIN),
 )
 """Those of ConnectionSettings."""
 
@@ -135,7 +88,7 @@ _ORDERED: Final = (
 )
 
 
-FIXED_CONFIGS: Final = {"node.id": "the broker is always node 1"}
+READ_ONLY_CONFIGS: Final = {"node.id": "the broker is always node 1"}
 """Settings that are shown and cannot be overridden, with the reason."""
 
 
@@ -147,8 +100,8 @@ def overridden(override: Mapping[str, object]) -> tuple[dict[str, Any], dict[str
     of_node: dict[str, Any] = {}
     of_connections: dict[str, Any] = {}
     for name, value in override.items():
-        if name in FIXED_CONFIGS:
-            raise ValueError(f"{name} cannot be set: {FIXED_CONFIGS[name]}")
+        if name in READ_ONLY_CONFIGS:
+            raise ValueError(f"{name} cannot be set: {READ_ONLY_CONFIGS[name]}")
         config = NODE_CONFIGS.get(name) or CONNECTION_CONFIGS.get(name)
         if config is None:
             possible = (*NODE_CONFIGS, *CONNECTION_CONFIGS)

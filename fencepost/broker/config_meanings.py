@@ -94,7 +94,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     **_OF_TOPICS,
     **_OF_BROKERS,
     **{
-        setting.of_broker: f"{_OF_TOPICS[name]} A topic can set {name} itself."
+        setting.name: f"{_OF_TOPICS[name]} A topic can set {name} itself."
         for name, setting in TOPIC_CONFIGS.items()
     },
 }

@@ -46,7 +46,7 @@ def topic_configs(
         # Internal topics have settings of their own that are in no record.
         is_own = name in own or value != getattr(of_broker, field)
         values: _NamedValues = [(name, _Value(_text(value), ConfigSource.TOPIC))] if is_own else []
-        values += [(setting.of_broker, each) for each in _values(settings, setting.field)]
+        values += [(setting.name, each) for each in _values(settings, setting.field)]
         yield _config(name, setting.config_type, MEANINGS[name], values, is_read_only=False)
     for name, fixed in FIXED_CONFIGS.items():
         values = [(name, _Value(fixed.value, ConfigSource.TOPIC))] if name in own else []

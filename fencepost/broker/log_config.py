@@ -5,20 +5,17 @@ Rule: a topic's own setting counts, else the broker's. Internal topics have sett
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
-from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import attrs
 
+from fencepost.broker.config_def import COMPACT, DELETE, ConfigDef
 from fencepost.broker.fixed_configs import FIXED_CONFIGS
 from fencepost.journal.journal import SEGMENT_BYTES_MAX, JournalSettings
-from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
+from fencepost.protocol.terms import ConfigType
 
-COMPACT: Final = "compact"
-DELETE: Final = "delete"
 UNLIMITED: Final = -1  # of retention.ms and retention.bytes
 # A reader that is slower than the compaction has delete.retention.ms to see a tombstone or a marker. An
 # internal topic is read by its coordinator, all of it at once, so it needs little. With Kafka's default of a
@@ -63,42 +60,6 @@ class LogConfig:
         return JournalSettings(segment_bytes=segment_bytes, segment_ms=segment_ms)
 
 
-# Long strings of digits are not parsed: that takes quadratic time.
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
-
-
-def integer(lowest: int, highest: int) -> Callable[[str], int]:
-    """A parser for a setting that is a whole number within these bounds."""
-
-    def parse(text: str) -> int:
-        text = text.strip()  # as ConfigDef.parseType
-        if not _INTEGER.fullmatch(text) or not lowest <= int(text) <= highest:
-            raise ValueError(f"it must be an integer from {lowest} to {highest}")
-        return int(text)
-
-    return parse
-
-
-def ratio(text: str) -> float:
-    """The value of a setting from 0 to 1."""
-    wrong = "it must be a number from 0 to 1"
-    try:
-        value = float(text) if len(text) <= 20 else inf
-    except ValueError as problem:
-        raise ValueError(wrong) from problem
-    if not 0 <= value <= 1:
-        raise ValueError(wrong)
-    return value
-
-
-def cleanup_policy(text: str) -> tuple[str, ...]:
-    """The policies that a text names, in its order; ValueError for any other word."""
-    policies = tuple(dict.fromkeys(listed(text)))  # as in Kafka, a repetition does not count
-    if set(policies) - {COMPACT, DELETE}:
-        raise ValueError(f"it must be {DELETE}, {COMPACT}, both separated by a comma, or empty")
-    return policies
-
-
 def conflict(configs: Mapping[str, str]) -> str | None:
     """Why a topic cannot have these settings together; each of them is valid (LogConfig.validateValues)."""
     low, high = configs.get("min.compaction.lag.ms"), configs.get("max.compaction.lag.ms")
@@ -107,49 +68,27 @@ def conflict(configs: Mapping[str, str]) -> str | None:
     return f"min.compaction.lag.ms={low} is more than max.compaction.lag.ms={high}"
 
 
-def listed(text: str) -> list[str]:
-    """The entries of a setting of type LIST. An empty cleanup.policy keeps everything (KIP-1161)."""
-    return [part.strip() for part in text.split(",")] if text.strip() else []
-
-
 SEGMENT_BYTES_MIN: Final = 1 << 20  # as since Kafka 4.0 (KIP-1030): a smaller one would make a file per batch
 
 
-class TopicSetting(NamedTuple):
-    """How a topic's setting is read (ValueError: the value is wrong), and the name of the broker's setting
-    that counts for topics without their own.
-    """
-
-    parse: Callable[[str], Any]
-    config_type: ConfigType
-    of_broker: str
-
-    @property
-    def field(self) -> str:
-        """The broker's setting as a field of NodeSettings."""
-        return self.of_broker.replace(".", "_")
-
-
 _LONG, _INT = ConfigType.LONG, ConfigType.INT
-TOPIC_CONFIGS: Final[Mapping[str, TopicSetting]] = {
-    "cleanup.policy": TopicSetting(cleanup_policy, ConfigType.LIST, "log.cleanup.policy"),
-    "delete.retention.ms": TopicSetting(integer(0, INT64_MAX), _LONG, "log.cleaner.delete.retention.ms"),
-    "max.compaction.lag.ms": TopicSetting(integer(1, INT64_MAX), _LONG, "log.cleaner.max.compaction.lag.ms"),
-    "max.message.bytes": TopicSetting(integer(0, INT32_MAX), _INT, "message.max.bytes"),
-    "message.timestamp.after.max.ms": TopicSetting(
-        integer(0, INT64_MAX), _LONG, "log.message.timestamp.after.max.ms"
-    ),
-    "message.timestamp.before.max.ms": TopicSetting(
-        integer(0, INT64_MAX), _LONG, "log.message.timestamp.before.max.ms"
-    ),
-    "min.cleanable.dirty.ratio": TopicSetting(ratio, ConfigType.DOUBLE, "log.cleaner.min.cleanable.ratio"),
-    "min.compaction.lag.ms": TopicSetting(integer(0, INT64_MAX), _LONG, "log.cleaner.min.compaction.lag.ms"),
-    "retention.bytes": TopicSetting(integer(UNLIMITED, INT64_MAX), _LONG, "log.retention.bytes"),
-    "retention.ms": TopicSetting(integer(UNLIMITED, INT64_MAX), _LONG, "log.retention.ms"),
-    "segment.bytes": TopicSetting(integer(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX), _INT, "log.segment.bytes"),
-    "segment.ms": TopicSetting(integer(1, INT64_MAX), _LONG, "log.roll.ms"),
+TOPIC_CONFIGS: Final[Mapping[str, ConfigDef]] = {
+    "cleanup.policy": ConfigDef("log.cleanup.policy", ConfigType.LIST),
+    "delete.retention.ms": ConfigDef("log.cleaner.delete.retention.ms", _LONG),
+    "max.compaction.lag.ms": ConfigDef("log.cleaner.max.compaction.lag.ms", _LONG, 1),
+    "max.message.bytes": ConfigDef("message.max.bytes", _INT),
+    "message.timestamp.after.max.ms": ConfigDef("log.message.timestamp.after.max.ms", _LONG),
+    "message.timestamp.before.max.ms": ConfigDef("log.message.timestamp.before.max.ms", _LONG),
+    "min.cleanable.dirty.ratio": ConfigDef("log.cleaner.min.cleanable.ratio", ConfigType.DOUBLE),
+    "min.compaction.lag.ms": ConfigDef("log.cleaner.min.compaction.lag.ms", _LONG),
+    "retention.bytes": ConfigDef("log.retention.bytes", _LONG, UNLIMITED),
+    "retention.ms": ConfigDef("log.retention.ms", _LONG, UNLIMITED),
+    "segment.bytes": ConfigDef("log.segment.bytes", _INT, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
+    "segment.ms": ConfigDef("log.roll.ms", _LONG, 1),
 }
-"""What a topic can set; fixed_configs.py has the settings of Kafka that have one value here."""
+"""What a topic can set, each with the broker's setting, which counts for topics without their own and takes
+the same values. fixed_configs.py has the settings of Kafka that have one value here.
+"""
 SETTABLE: Final = (*TOPIC_CONFIGS, *FIXED_CONFIGS)
 """The names of both."""
 

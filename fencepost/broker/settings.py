@@ -12,10 +12,9 @@ from typing import Final
 import attrs
 
 from fencepost.broker.check_tables import Check, Looked, in_force
+from fencepost.broker.config_def import COMPACT, DELETE
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
 from fencepost.broker.log_config import (
-    COMPACT,
-    DELETE,
     INTERNAL_ACTIVE_BYTES_MAX,
     INTERNAL_DELETE_RETENTION_MS,
     UNLIMITED,

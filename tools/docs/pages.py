@@ -18,7 +18,7 @@ import attrs
 from kio.index import UnknownEntity, load_request_schema
 
 from fencepost.broker.access.table import RIGHTS, Filter, Need, Right
-from fencepost.broker.broker_configs import CONNECTION_CONFIGS, FIXED_CONFIGS, NODE_CONFIGS
+from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS, READ_ONLY_CONFIGS
 from fencepost.broker.check_tables import Check
 from fencepost.broker.config_meanings import MEANINGS
 from fencepost.broker.faults import NEEDS, NOT_PLAYED, NOT_SEEN
@@ -338,7 +338,7 @@ def _broker_settings() -> str:
         )
         for configs, settings in ((NODE_CONFIGS, NodeSettings()), (CONNECTION_CONFIGS, ConnectionSettings()))
         for config in configs.values()
-        if config.name not in {*SET_OTHERWISE, *FIXED_CONFIGS}
+        if config.name not in {*SET_OTHERWISE, *READ_ONLY_CONFIGS}
     ]
     return tables.markdown_table(["setting", "default", "values", "meaning"], sorted(rows))
 

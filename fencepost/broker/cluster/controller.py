@@ -47,6 +47,7 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.config_def import DELETE
 from fencepost.broker.contract import (
     Assign,
     Configure,
@@ -65,7 +66,7 @@ from fencepost.broker.limits import (
     REQUEST_PARTITIONS,
     Limit,
 )
-from fencepost.broker.log_config import DELETE, TOPIC_CONFIGS, conflict, parse_config
+from fencepost.broker.log_config import TOPIC_CONFIGS, conflict, parse_config
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.fork import Ignored, Shared

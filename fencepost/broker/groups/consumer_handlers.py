@@ -12,12 +12,7 @@ from fencepost.broker.check_tables import first_refusal
 from fencepost.broker.contract import Received, Refused, Reply, ReplyTo
 from fencepost.broker.groups import consumer_heartbeat
 from fencepost.broker.groups.consumer_group import ConsumerGroup, changes
-from fencepost.broker.groups.consumer_heartbeat import (
-    HEARTBEAT_CHECKS,
-    Beat,
-    ConsumerTurn,
-    assignor_of,
-)
+from fencepost.broker.groups.consumer_heartbeat import HEARTBEAT_CHECKS, Beat, ConsumerTurn, assignor_of
 from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, group_log
 from fencepost.broker.groups.state import GroupBatch, Groups, MemberDeadlines
 from fencepost.broker.leader_log import GroupLog

@@ -53,9 +53,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from fencepost.broker.check_tables import first_refusal
+from fencepost.broker.config_def import COMPACT
 from fencepost.broker.contract import Answered, Refused, ReplyTo
 from fencepost.broker.leader_log import Collect, LeaderLog
-from fencepost.broker.log_config import COMPACT
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks, partition
 from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate, FormRules, Parsed

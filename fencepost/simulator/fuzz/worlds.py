@@ -13,8 +13,8 @@ from typing import Final
 import attrs
 
 from fencepost.broker.broker_configs import kafka_generation
+from fencepost.broker.config_def import COMPACT, DELETE
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.log_config import COMPACT, DELETE
 from fencepost.log_model.compaction import CleanupRules
 from fencepost.protocol.messages import CreateTopic, ReplyBody, TopicConfig
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, IsolationLevel, TopicPartition
