@@ -132,23 +132,27 @@ def check_link(header: BatchHeader, *, offset: int | None, leader_epoch: int) ->
 
 
 def is_other_file(file: ReadableFile, summary: SegmentSummary, *, start: int = 0) -> bool:
-    """Whether a log file holds another intact batch where that one ended which the summary names as the last.
-    A batch that compaction has changed since does not tell, nor does a file that ends before, or is damaged
-    there. `start` is where a batch begins, if the file is the right one.
+    """Whether a log file holds another intact batch where that one ended which the summary names as the last,
+    or as many bytes and fewer offsets. A batch that compaction has changed since does not tell, nor does a
+    file that is damaged. `start` is where a batch begins, if the file is the right one.
     """
-    offset = None if start else summary.base_offset
-    if summary.end_offset == summary.base_offset:
-        return False
+    offset, last = None if start else summary.base_offset, None
     try:
-        for position, header in walk_headers(file, start, file.size):
-            check_link(header, offset=offset, leader_epoch=NO_LEADER_EPOCH)
-            offset = header.next_offset
-            if header.base_offset < summary.end_offset <= offset:
-                is_other = header.crc != summary.last_crc and not header.is_thinned
-                return is_other and checksum_matches(file.read(position, header.size), 0, header)
+        for last in walk_headers(file, start, file.size if summary.bytes else 0):
+            check_link(last[1], offset=offset, leader_epoch=NO_LEADER_EPOCH)
+            offset = last[1].next_offset
+            if offset >= summary.end_offset:
+                break
     except ProtocolViolation:
         return start > 0 and is_other_file(file, summary)
-    return False
+    if last is None:
+        return False
+    position, header = last
+    if header.next_offset < summary.end_offset:
+        is_other = file.size == summary.bytes
+    else:
+        is_other = header.crc != summary.last_crc and not header.is_thinned
+    return is_other and checksum_matches(file.read(position, header.size), 0, header)
 
 
 def _are_linked(data: bytes, offset: int) -> bool:

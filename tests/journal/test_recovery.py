@@ -263,6 +263,24 @@ def test_an_older_copy_of_the_first_segment_does_not_cost_the_later_ones(*, was_
     refused_and_unchanged(storage, why, clean_mark=clean_mark)
 
 
+def test_a_file_of_the_same_size_that_ends_earlier_is_not_taken_unread() -> None:
+    """The checkpoint vouches for the size of a file and for its indexes, which are the same here."""
+    storage, writer = new_writer()
+    sizes = [writer.plain(size=100).size, writer.plain(size=100).size]
+    writer.roll()
+    writer.plain()
+    end = writer.journal.log_end_offset
+    writer.journal.close(ManifestState(last_stable_offset=end, high_watermark=end), [])
+    other, shorter = new_writer()
+    shorter.plain(size=99 + sizes[1])  # its length takes a byte more
+    crash(shorter)
+    file = other.read_file(FIRST_LOG) or b""
+    assert len(file) == sum(sizes)
+    storage.replace(FIRST_LOG, file, durable=True)
+    why = f"{FIRST_LOG} is not the file that {DIRECTORY}/{MANIFEST_FILE} describes"
+    refused_and_unchanged(storage, why, clean_mark=writer.journal.next_clean_mark)
+
+
 def test_records_after_the_end_of_a_log_that_was_closed_are_not_served() -> None:
     storage, writer = new_writer()
     writer.plain(2)
