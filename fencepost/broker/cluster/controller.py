@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 
@@ -134,6 +134,8 @@ NO_SNAPSHOT: Final = ClusterSnapshot(0, leader_epoch=NO_LEADER_EPOCH, topic_numb
 ClusterDecision = Decision[ClusterRecord]
 
 NAMED_TWICE: Final = Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+
+Wanted = TypeVar("Wanted", m.CreateTopic, m.NewPartitions, m.TopicConfigChanges)
 
 
 @attrs.define(eq=False)
@@ -232,12 +234,11 @@ def create_topics(
     records: list[ClusterRecord] = []
     answers: list[m.TopicError] = []
     made: dict[str, bytes] = {}
-    times_named = Counter(wanted.topic for wanted in request.topics)
     count = sum(max(_partition_count(topic), 0) for topic in request.topics)
     too_many = None if internal else _too_many_partitions(state, count) or _too_large_configs(state, request)
-    like = {} if internal else _names_by_unified(state, times_named)
-    for wanted in {each.topic: each for each in request.topics}.values():
-        problem = too_many or _topic_problem(state, wanted, leaving, times_named, like, internal=internal)
+    like = {} if internal else _names_by_unified(state, [each.topic for each in request.topics])
+    for wanted, named_twice in _each_topic(request.topics):
+        problem = too_many or named_twice or _topic_problem(state, wanted, leaving, like, internal=internal)
         if problem is None:
             at = state.newest_topic_number + len(made)
             made[wanted.topic] = new_topic_id(wanted.topic, number=at + 1, created_ms=now)
@@ -248,6 +249,13 @@ def create_topics(
         answers.append(told if problem else attrs.evolve(told, partition_count=_partition_count(wanted)))
     reply = Reply(to, body=m.CreateTopicsReply(topics=tuple(answers)))
     return Decision(entries=() if request.validate_only else tuple(records), effects=(reply,))
+
+
+def _each_topic(topics: Sequence[Wanted]) -> Iterator[tuple[Wanted, Refused | None]]:
+    """The topics of a request, each once; with the refusal if it is named more often."""
+    times_named = Counter([wanted.topic for wanted in topics])
+    for wanted in {each.topic: each for each in topics}.values():
+        yield wanted, NAMED_TWICE if times_named[wanted.topic] > 1 else None
 
 
 def _partition_count(wanted: m.CreateTopic) -> int:
@@ -280,10 +288,9 @@ def create_partitions(state: Controller, request: m.CreatePartitions, *, to: Rep
     """Add partitions to topics, each topic on its own."""
     records: list[ClusterRecord] = []
     answers: list[m.TopicError] = []
-    times_named = Counter(wanted.topic for wanted in request.topics)
     too_many = _too_many_partitions(state, sum(_growth(state, wanted) for wanted in request.topics))
-    for wanted in {each.topic: each for each in request.topics}.values():
-        problem = too_many or _growth_problem(state, wanted, times_named[wanted.topic])
+    for wanted, named_twice in _each_topic(request.topics):
+        problem = too_many or named_twice or _growth_problem(state, wanted)
         if problem is None:
             records.extend(_new_partitions(state, wanted))
         answers.append(_told(wanted.topic, problem))
@@ -296,10 +303,8 @@ def _growth(state: Controller, wanted: m.NewPartitions) -> int:
     return 0 if topic is None else max(wanted.count - len(topic.leaders), 0)
 
 
-def _growth_problem(state: Controller, wanted: m.NewPartitions, times_named: int) -> Refused | None:
+def _growth_problem(state: Controller, wanted: m.NewPartitions) -> Refused | None:
     topic = state.topics.get(wanted.topic)
-    if times_named > 1:
-        return NAMED_TWICE
     if wanted.topic in INTERNAL_TOPICS:
         because = "an internal topic cannot grow: its partitions decide which node coordinates an id"
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
@@ -378,13 +383,10 @@ def _topic_problem(
     state: Controller,
     wanted: m.CreateTopic,
     leaving: Collection[str],
-    times_named: Counter[str],
     like: Mapping[str, str],
     *,
     internal: bool,
 ) -> Refused | None:
-    if times_named[wanted.topic] > 1:
-        return NAMED_TWICE
     if (because := topic_name_problem(wanted.topic)) is not None:
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
     if wanted.topic in state.topics:
@@ -483,10 +485,9 @@ def alter_configs(state: Controller, request: m.IncrementalAlterConfigs, *, to: 
     """Change settings of topics; the records that are written are the settings from now on."""
     records: list[ClusterRecord] = []
     answers: list[m.TopicError] = []
-    times_named = Counter(wanted.topic for wanted in request.topics)
     too_large = _too_large_configs(state, request)
-    for wanted in {each.topic: each for each in request.topics}.values():
-        changed = too_large or _changed_configs(state, wanted, times_named[wanted.topic])
+    for wanted, named_twice in _each_topic(request.topics):
+        changed = too_large or named_twice or _changed_configs(state, wanted)
         if not isinstance(changed, Refused):
             records += [] if request.validate_only else changed
         answers.append(_told(wanted.topic, changed if isinstance(changed, Refused) else None))
@@ -494,12 +495,8 @@ def alter_configs(state: Controller, request: m.IncrementalAlterConfigs, *, to: 
     return Decision(entries=tuple(records), effects=(reply,))
 
 
-def _changed_configs(
-    state: Controller, wanted: m.TopicConfigChanges, times_named: int
-) -> list[TopicConfigured] | Refused:
+def _changed_configs(state: Controller, wanted: m.TopicConfigChanges) -> list[TopicConfigured] | Refused:
     """The records of one topic's changes (ConfigurationControlManager.incrementalAlterConfigs)."""
-    if times_named > 1:
-        return NAMED_TWICE
     if len({change.name for change in wanted.changes}) < len(wanted.changes):
         return Refused(ErrorCode.INVALID_REQUEST, "the request changes a setting twice")
     if without := [each.name for each in wanted.changes if each.value is None and _needs_value(each)]:
