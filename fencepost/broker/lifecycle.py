@@ -24,7 +24,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import attrs
 import trio
@@ -67,16 +66,13 @@ class Ready:
         return f"{self.host}:{self.port}"
 
 
-class _Opened(NamedTuple):
-    """A server, and the socket of its port for metrics if it has one."""
-
-    server: Server
-    metrics: socket.socket | None
-
-
 @contextmanager
-def _opened(settings: BrokerSettings, machine: Machine, faults: BrokerFaultInjector) -> Generator[_Opened]:
-    """A server over its started data directory and its listeners; closes them in order."""
+def _opened(
+    settings: BrokerSettings, machine: Machine, faults: BrokerFaultInjector
+) -> Generator[tuple[Server, socket.socket | None]]:
+    """A server over its started data directory, and the socket of its port for metrics if it has one; closes
+    everything in order.
+    """
     with closing(bound_sockets(settings, listens=True)) as (listener, metrics):
         port = listener.getsockname()[1]
         admission = admission_to(listener, settings.access)
@@ -89,7 +85,7 @@ def _opened(settings: BrokerSettings, machine: Machine, faults: BrokerFaultInjec
             host.start(now_ms() + faults.clock_ms)
             server = Server(settings, host, listener, admission, faults)
             try:
-                yield _Opened(server, metrics)
+                yield server, metrics
             except Exception:
                 server.kill()  # a clean stop would fail, too, and hide the cause
                 raise
