@@ -320,6 +320,15 @@ class Connection:
     # --- both
 
     @property
+    def is_trusted(self) -> bool:
+        """Whether a request that no node sees is carried out: with ACLs, the rights to it have been checked;
+        without, the client must be on this machine.
+        """
+        if self.session is not None and self.session.acls is not None:
+            return True
+        return ip_address(self.client_host.removeprefix("/").partition("%")[0]).is_loopback
+
+    @property
     def peer(self) -> str:
         """The address of the client, for the log."""
         try:

@@ -7,7 +7,6 @@ resumed. With ACLs they need rights on the cluster; without, the client must be 
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import Any, Final
 
 from fencepost.broker.fault_injector import BrokerFaultInjector
@@ -18,11 +17,6 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import ReplyBody
 
 NO_FAULT: Final = -1
-
-
-def is_of_this_machine(client_host: str) -> bool:
-    """Whether a client, by its address as Kafka shows it, is on the machine of the broker."""
-    return ip_address(client_host.removeprefix("/").partition("%")[0]).is_loopback
 
 
 def _add(injector: BrokerFaultInjector, request: m.AddFaults) -> m.AddFaultsReply:

@@ -15,7 +15,7 @@ from fencepost.broker.clocks import monotonic_ms, now_ms
 from fencepost.broker.connections import Connection
 from fencepost.broker.contract import Append, Reply, ReplyTo
 from fencepost.broker.fault_injector import BrokerFaultInjector
-from fencepost.broker.fault_requests import FAULT_REQUESTS, is_of_this_machine
+from fencepost.broker.fault_requests import FAULT_REQUESTS
 from fencepost.broker.faults import Abilities
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.notices import BROKER
@@ -68,9 +68,7 @@ class FaultSite:
 
     def control(self, connection: Connection, request: Request, to: ReplyTo) -> None:
         """Answer a request about faults: past the node, which may be paused."""
-        session = connection.session
-        has_rights = session is not None and session.acls is not None  # then they have been checked
-        if has_rights or is_of_this_machine(connection.client_host):
+        if connection.is_trusted:
             self.injector.send(Reply(to, body=FAULT_REQUESTS[type(request)](self.injector, request)))
         else:
             self.injector.send(Reply(to, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))

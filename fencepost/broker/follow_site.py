@@ -23,7 +23,6 @@ import trio
 
 from fencepost.broker.clocks import monotonic_ms
 from fencepost.broker.contract import Reply, ReplyTo
-from fencepost.broker.fault_requests import is_of_this_machine
 from fencepost.broker.feed import OFF, FeedBuffer
 from fencepost.broker.limits import FOLLOW_WAIT, FOLLOWERS
 from fencepost.broker.notices import BROKER
@@ -59,9 +58,7 @@ class FollowSite:
 
     def control(self, connection: Connection, asked: Follow, to: ReplyTo) -> None:
         """Take up the request of a follower."""
-        session = connection.session
-        has_rights = session is not None and session.acls is not None  # then they have been checked
-        if not has_rights and not is_of_this_machine(connection.client_host):
+        if not connection.is_trusted:
             self._send(Reply(to, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
         elif self._buffer is None:
             self._send(Reply(to, body=OFF))
