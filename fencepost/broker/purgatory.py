@@ -7,7 +7,6 @@ and the handlers park them and take them out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Annotated, Any
 
 import attrs
@@ -21,7 +20,7 @@ from fencepost.protocol.batch_work import REQUEST_WORK_MAX
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Rank, Scope
-from fencepost.protocol.terms import NO_OFFSET, TopicPartition
+from fencepost.protocol.terms import NO_OFFSET, IdentityEnum, TopicPartition
 from fencepost.protocol.values import value
 
 # Numbers from one counter of the node. Only their order within a kind matters (protocol/fork.py).
@@ -94,10 +93,8 @@ class ProducerIds:
             (self.next_id, self.end), self.next_block = self.next_block, None
 
 
-class Scan(Enum):
+class Scan(IdentityEnum):
     """A periodic search for expired state."""
-
-    __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
     TRANSACTIONAL_IDS = "transactional ids"
     PRODUCER_IDS = "producer ids"

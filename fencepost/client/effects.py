@@ -6,25 +6,21 @@ results back.
 
 from __future__ import annotations
 
-from enum import Enum
-
 import attrs
 
 from fencepost.client.batch import ProducerBatch
 from fencepost.client.errors import Failure
 from fencepost.protocol.messages import Request
-from fencepost.protocol.terms import NEWEST_VERSION
+from fencepost.protocol.terms import NEWEST_VERSION, IdentityEnum
 from fencepost.protocol.values import value
 
 
-class TransactionCall(Enum):
+class TransactionCall(IdentityEnum):
     """The calls of a producer that wait for the coordinator."""
 
     INIT_TRANSACTIONS = "init_transactions"
     COMMIT = "commit_transaction"
     ABORT = "abort_transaction"
-
-    __hash__ = object.__hash__  # Enum's own is written in Python, and outcomes are looked up often
 
 
 @value

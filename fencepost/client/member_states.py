@@ -5,13 +5,13 @@ Rule: a cell is the next state; an absent cell cannot happen, or changes nothing
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import IdentityEnum
 
 
-class MemberState(Enum):
+class MemberState(IdentityEnum):
     """The states of a member: the circle in group_member.py."""
 
     UNJOINED = "unjoined"
@@ -26,10 +26,8 @@ class MemberState(Enum):
     LEAVING = "leaving"
     LEFT = "left"
 
-    __hash__ = object.__hash__  # Enum's own is written in Python
 
-
-class MemberInput(Enum):
+class MemberInput(IdentityEnum):
     """Events from the application, the coordinator and the clock."""
 
     POLL = "poll"
@@ -42,8 +40,6 @@ class MemberInput(Enum):
     FENCED = "instance id taken"
     REFUSED = "refused"
     LEAVE = "leave"
-
-    __hash__ = object.__hash__
 
 
 MemberTable = dict[MemberState, dict[MemberInput, MemberState]]

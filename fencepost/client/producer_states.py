@@ -6,13 +6,13 @@ moves a producer.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import IdentityEnum
 
 
-class ProducerState(Enum):
+class ProducerState(IdentityEnum):
     """Kafka's states, and two more: commit outcome unknown, and closed."""
 
     UNINITIALIZED = "uninitialized"
@@ -26,10 +26,8 @@ class ProducerState(Enum):
     COMMIT_OUTCOME_UNKNOWN = "commit outcome unknown"
     CLOSED = "closed"
 
-    __hash__ = object.__hash__  # Enum's own is written in Python, and tables are looked up often
 
-
-class ProducerInput(Enum):
+class ProducerInput(IdentityEnum):
     """Calls of the user, then events."""
 
     INIT = "init_transactions"
@@ -45,8 +43,6 @@ class ProducerInput(Enum):
     RENEW = "sequence lost"
     FATAL = "fatal failure"
     COMMIT_LOST = "commit outcome lost"
-
-    __hash__ = object.__hash__
 
 
 Cell = ProducerState | ErrorCode

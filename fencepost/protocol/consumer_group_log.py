@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 import attrs
@@ -40,6 +40,7 @@ from fencepost.protocol.primitives import (
     put_unsigned_varint,
 )
 from fencepost.protocol.records import read_keys_and_values
+from fencepost.protocol.terms import TitledEnum
 
 
 class ConsumerRecordKind(IntEnum):
@@ -84,19 +85,12 @@ LEFT_EPOCH: Final = -1  # LEAVE_GROUP_MEMBER_EPOCH
 AWAY_EPOCH: Final = -2  # LEAVE_GROUP_STATIC_MEMBER_EPOCH: a static member that will return
 
 
-class AssignmentState(Enum):
+class AssignmentState(TitledEnum):
     """How far a member is on its way to the target assignment, with Kafka's numbers (MemberState.java)."""
-
-    __hash__ = object.__hash__  # by identity; Enum's own hash is computed in Python
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
-
-    @property
-    def title(self) -> str:
-        """The name in the style of Kafka's other states: `UnrevokedPartitions`."""
-        return "".join(word.capitalize() for word in self.name.split("_"))
 
 
 @attrs.frozen

@@ -105,14 +105,25 @@ class TransactionResult(IntEnum):
     COMMIT = 1
 
 
-def _title(state: Enum) -> str:
-    return "".join(word.capitalize() for word in state.name.split("_"))
+class IdentityEnum(Enum):
+    """An enum whose members are hashed by identity, in C: Enum's own hash is computed in Python, and tables
+    are looked up often.
+    """
+
+    __hash__ = object.__hash__
 
 
-class TransactionState(Enum):
+class TitledEnum(IdentityEnum):
+    """An enum whose members have a name for people."""
+
+    @property
+    def title(self) -> str:
+        """The name that Kafka's tools print: `PrepareCommit`."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+class TransactionState(TitledEnum):
     """The states of a transactional id at its coordinator, with Kafka's numbers (TransactionState.java)."""
-
-    __hash__ = object.__hash__  # by identity; Enum's own hash is computed in Python
 
     EMPTY = 0
     """The id is registered and has had no transaction since."""
@@ -126,11 +137,6 @@ class TransactionState(Enum):
     """Committed, with every marker written."""
     COMPLETE_ABORT = 5
     """Aborted, with every marker written."""
-
-    @property
-    def title(self) -> str:
-        """The name that Kafka's tools print: `PrepareCommit`."""
-        return _title(self)
 
     @property
     def is_open(self) -> bool:
@@ -154,28 +160,19 @@ DECISIONS: Final = {
 }
 
 
-class GroupType(Enum):
+class GroupType(TitledEnum):
     """The protocol of a group's members (Group.GroupType)."""
-
-    __hash__ = object.__hash__  # by identity; Enum's own hash is computed in Python
 
     CLASSIC = 0
     """JoinGroup and SyncGroup; a member assigns the partitions."""
     CONSUMER = 1
     """ConsumerGroupHeartbeat; the coordinator assigns them (KIP-848)."""
 
-    @property
-    def title(self) -> str:
-        """The name that Kafka's tools print: `Consumer`."""
-        return _title(self)
 
-
-class GroupState(Enum):
+class GroupState(TitledEnum):
     """The state of a group: of the classic protocol (ClassicGroupState.java) up to DEAD, and of the consumer
     protocol (ConsumerGroup.ConsumerGroupState).
     """
-
-    __hash__ = object.__hash__  # by identity; Enum's own hash is computed in Python
 
     EMPTY = 0
     """No members; committed offsets may remain."""
@@ -191,11 +188,6 @@ class GroupState(Enum):
     """The coordinator computes a new assignment."""
     RECONCILING = 6
     """Members give up and take over partitions."""
-
-    @property
-    def title(self) -> str:
-        """The name that Kafka's tools print: `PreparingRebalance`."""
-        return _title(self)
 
 
 class CoordinatorType(IntEnum):

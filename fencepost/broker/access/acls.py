@@ -20,13 +20,12 @@ Rule: a deny wins; without a rule that allows, access is denied (StandardAuthori
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
 from functools import cache
 from typing import Final
 
 import attrs
 
-from fencepost.protocol.terms import OPERATION_BITS
+from fencepost.protocol.terms import OPERATION_BITS, IdentityEnum
 from fencepost.protocol.values import value
 
 ANYONE: Final = "User:*"
@@ -36,7 +35,7 @@ WILDCARD: Final = "*"
 CLUSTER_NAME: Final = "kafka-cluster"
 
 
-class Operation(Enum):
+class Operation(IdentityEnum):
     """Kafka's operations on resources (org.apache.kafka.common.acl.AclOperation)."""
 
     ALL = "All"
@@ -51,18 +50,14 @@ class Operation(Enum):
     ALTER_CONFIGS = "AlterConfigs"
     IDEMPOTENT_WRITE = "IdempotentWrite"
 
-    __hash__ = object.__hash__  # Enum's own is written in Python, and every decision looks operations up
 
-
-class Resource(Enum):
+class Resource(IdentityEnum):
     """Kafka's types of resources; a rule names one by the same words in lower case."""
 
     TOPIC = "Topic"
     GROUP = "Group"
     TRANSACTIONAL_ID = "TransactionalId"
     CLUSTER = "Cluster"
-
-    __hash__ = object.__hash__
 
 
 _O = Operation

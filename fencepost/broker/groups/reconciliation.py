@@ -7,7 +7,6 @@ Rule: a member first revokes, then gets what is free. A partition never has two 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Final
 
 import attrs
@@ -20,12 +19,11 @@ from fencepost.protocol.consumer_group_log import (
     Partitions,
     TopicIdPartition,
 )
+from fencepost.protocol.terms import IdentityEnum
 
 
-class ReconcileInput(Enum):
+class ReconcileInput(IdentityEnum):
     """What the coordinator finds at a heartbeat of a member."""
-
-    __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
     AT_TARGET = "is already at the target epoch"
     STILL_OWNS = "still owns what it must revoke"

@@ -6,17 +6,14 @@ GroupMetadataManager). Member id and generation are checked before the table is 
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.terms import GroupState
+from fencepost.protocol.terms import GroupState, IdentityEnum
 
 
-class GroupInput(Enum):
+class GroupInput(IdentityEnum):
     """The inputs of a group, from members, deadlines and administrators."""
-
-    __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
     CREATE = "first join of a group"
     JOIN = "a new member joins"

@@ -14,7 +14,6 @@ cell of the table is the grant, or the error that refuses.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 from fencepost.broker.check_tables import Check, first_refusal
@@ -36,6 +35,7 @@ from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
+    IdentityEnum,
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord
@@ -43,20 +43,16 @@ from fencepost.protocol.transaction_log import TransactionRecord
 # --- the tables -------------------------------------------------------------------------------------------
 
 
-class Standing(Enum):
+class Standing(IdentityEnum):
     """The standing of a transactional id that has an owner; an unknown id needs no table."""
-
-    __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
     SETTLED = "nothing is open"
     USED_UP = "nothing is open, the epochs are used up"
     OPEN = "a transaction is open"
 
 
-class Expectation(Enum):
+class Expectation(IdentityEnum):
     """The identity that the caller expects to have, compared with the owner's."""
-
-    __hash__ = object.__hash__
 
     NONE = "none"
     CURRENT = "the current identity"
@@ -65,10 +61,8 @@ class Expectation(Enum):
     FOREIGN = "another producer id"
 
 
-class Grant(Enum):
+class Grant(IdentityEnum):
     """What InitProducerId grants."""
-
-    __hash__ = object.__hash__
 
     FIRST_EPOCH = "a fresh producer id, epoch 0"
     NEXT_EPOCH = "the next epoch"

@@ -53,7 +53,6 @@ answer again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -61,13 +60,11 @@ import attrs
 
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import TransactionState
+from fencepost.protocol.terms import IdentityEnum, TransactionState
 
 
-class EndInput(Enum):
+class EndInput(IdentityEnum):
     """An EndTxn, by its decision and its epoch: the current one, or the one before the last end (a retry)."""
-
-    __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -75,10 +72,8 @@ class EndInput(Enum):
     ABORT_RETRY = "abort retry"
 
 
-class CoordinatorInput(Enum):
+class CoordinatorInput(IdentityEnum):
     """The other inputs of a transaction."""
-
-    __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
     INIT = "InitProducerId"
     ADD = "add a partition"
