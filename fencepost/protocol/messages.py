@@ -13,7 +13,7 @@ single partitions are fields.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 
@@ -1337,12 +1337,11 @@ class TopicStatus:
     partitions: Int32
     sizes: tuple[PartitionSize, ...]
     open_transactions: Int32
-    late: tuple[Int32, ...]  # partitions whose oldest transaction outlived every timeout
-    hanging: tuple[Int32, ...]  # partitions with an open transaction that no coordinator knows
-    # The partition whose last stable offset is furthest behind its high watermark.
+    late: tuple[Int32, ...]
+    hanging: tuple[Int32, ...]
     stable_lag: Int64
     stable_lag_partition: Int32
-    oldest_open_ms: Int64  # when the oldest open transaction last wrote; -1: none is open
+    oldest_open_ms: Int64
     records_in: Int64
     bytes_in: Int64
     bytes_out: Int64
@@ -1392,14 +1391,14 @@ class BrokerStatusReply:
     transaction_version: Int8
     partition_verification: bool
     fixes_off: tuple[str, ...]
-    broken: tuple[str, ...]  # protections that were taken away for demonstrations
-    unserved: tuple[TopicPartition, ...]  # partitions that it should lead and does not
+    broken: tuple[str, ...]
+    unserved: tuple[TopicPartition, ...]
     topics: tuple[TopicStatus, ...]
     transactions: tuple[StateCount, ...]
     groups: tuple[StateCount, ...]
     requests: tuple[RequestStatus, ...]
     connections: Int32
-    disk_problems: tuple[DiskProblem, ...]  # the last ones
+    disk_problems: tuple[DiskProblem, ...]
     directory: str
 
 
@@ -1429,75 +1428,70 @@ ReplyBody = (
 )  # fmt: skip
 
 
-@attrs.frozen
-class Api:
-    """One row of the API table: Kafka's key, the supported versions, and the two classes."""
+class Api(NamedTuple):
+    """One row of the API table: Kafka's key, the two classes, and the supported versions."""
 
     key: int
-    request: type[Any] = attrs.field(kw_only=True)
-    reply: type[Any] = attrs.field(kw_only=True)
-    minimum: int = attrs.field(kw_only=True)
-    maximum: int = attrs.field(kw_only=True)
+    request: type[Any]
+    reply: type[Any]
+    minimum: int
+    maximum: int
 
     @property
     def name(self) -> str:
         return self.request.__name__
 
 
-def _api(key: int, request: type[Any], reply: type[Any], versions: tuple[int, int]) -> Api:
-    return Api(key, request=request, reply=reply, minimum=versions[0], maximum=versions[1])
-
-
 # Versions are Kafka's. Where several are supported, they differ in the client's transaction version and in
 # the errors that it knows (broker/transactions/tables.py), never in the fields of the message.
 APIS: Final[tuple[Api, ...]] = (
-    _api(0, Produce, ProduceReply, (3, 12)),
-    _api(1, Fetch, FetchReply, (12, 12)),
-    _api(2, ListOffsets, ListOffsetsReply, (5, 5)),
-    _api(3, Metadata, MetadataReply, (8, 8)),
-    _api(8, OffsetCommit, OffsetCommitReply, (8, 8)),
-    _api(9, OffsetFetch, OffsetFetchReply, (7, 7)),
-    _api(10, FindCoordinator, FindCoordinatorReply, (3, 3)),
-    _api(11, JoinGroup, JoinGroupReply, (9, 9)),
-    _api(12, Heartbeat, HeartbeatReply, (4, 4)),
-    _api(13, LeaveGroup, LeaveGroupReply, (5, 5)),
-    _api(14, SyncGroup, SyncGroupReply, (5, 5)),
-    _api(15, DescribeGroups, DescribeGroupsReply, (5, 5)),
-    _api(16, ListGroups, ListGroupsReply, (4, 4)),
-    _api(17, SaslHandshake, SaslHandshakeReply, (1, 1)),
-    _api(18, ApiVersions, ApiVersionsReply, (3, 3)),
-    _api(19, CreateTopics, CreateTopicsReply, (4, 4)),
-    _api(20, DeleteTopics, DeleteTopicsReply, (3, 3)),
-    _api(21, DeleteRecords, DeleteRecordsReply, (2, 2)),
-    _api(22, InitProducerId, InitProducerIdReply, (0, 5)),
-    _api(23, OffsetForLeaderEpoch, OffsetForLeaderEpochReply, (4, 4)),
-    _api(24, AddPartitionsToTxn, AddPartitionsToTxnReply, (0, 5)),
-    _api(25, AddOffsetsToTxn, AddOffsetsToTxnReply, (0, 4)),
-    _api(26, EndTxn, EndTxnReply, (0, 5)),
-    _api(27, WriteTxnMarkers, WriteTxnMarkersReply, (1, 2)),
-    _api(28, TxnOffsetCommit, TxnOffsetCommitReply, (0, 5)),
-    _api(32, DescribeConfigs, DescribeConfigsReply, (4, 4)),
-    _api(36, SaslAuthenticate, SaslAuthenticateReply, (2, 2)),
-    _api(37, CreatePartitions, CreatePartitionsReply, (3, 3)),
-    _api(42, DeleteGroups, DeleteGroupsReply, (2, 2)),
-    _api(43, ElectLeaders, ElectLeadersReply, (2, 2)),
-    _api(44, IncrementalAlterConfigs, IncrementalAlterConfigsReply, (1, 1)),
-    _api(47, OffsetDelete, OffsetDeleteReply, (0, 0)),
-    _api(61, DescribeProducers, DescribeProducersReply, (0, 0)),
-    _api(62, BrokerRegistration, BrokerRegistrationReply, (0, 0)),
-    _api(65, DescribeTransactions, DescribeTransactionsReply, (0, 0)),
-    _api(66, ListTransactions, ListTransactionsReply, (1, 1)),
-    _api(67, AllocateProducerIds, AllocateProducerIdsReply, (0, 0)),
-    _api(68, ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply, (1, 1)),
-    _api(69, ConsumerGroupDescribe, ConsumerGroupDescribeReply, (1, 1)),
+    Api(0, Produce, ProduceReply, 3, 12),
+    Api(1, Fetch, FetchReply, 12, 12),
+    Api(2, ListOffsets, ListOffsetsReply, 5, 5),
+    Api(3, Metadata, MetadataReply, 8, 8),
+    Api(8, OffsetCommit, OffsetCommitReply, 8, 8),
+    Api(9, OffsetFetch, OffsetFetchReply, 7, 7),
+    Api(10, FindCoordinator, FindCoordinatorReply, 3, 3),
+    Api(11, JoinGroup, JoinGroupReply, 9, 9),
+    Api(12, Heartbeat, HeartbeatReply, 4, 4),
+    Api(13, LeaveGroup, LeaveGroupReply, 5, 5),
+    Api(14, SyncGroup, SyncGroupReply, 5, 5),
+    Api(15, DescribeGroups, DescribeGroupsReply, 5, 5),
+    Api(16, ListGroups, ListGroupsReply, 4, 4),
+    Api(17, SaslHandshake, SaslHandshakeReply, 1, 1),
+    Api(18, ApiVersions, ApiVersionsReply, 3, 3),
+    Api(19, CreateTopics, CreateTopicsReply, 4, 4),
+    Api(20, DeleteTopics, DeleteTopicsReply, 3, 3),
+    Api(21, DeleteRecords, DeleteRecordsReply, 2, 2),
+    Api(22, InitProducerId, InitProducerIdReply, 0, 5),
+    Api(23, OffsetForLeaderEpoch, OffsetForLeaderEpochReply, 4, 4),
+    Api(24, AddPartitionsToTxn, AddPartitionsToTxnReply, 0, 5),
+    Api(25, AddOffsetsToTxn, AddOffsetsToTxnReply, 0, 4),
+    Api(26, EndTxn, EndTxnReply, 0, 5),
+    Api(27, WriteTxnMarkers, WriteTxnMarkersReply, 1, 2),
+    Api(28, TxnOffsetCommit, TxnOffsetCommitReply, 0, 5),
+    Api(32, DescribeConfigs, DescribeConfigsReply, 4, 4),
+    Api(36, SaslAuthenticate, SaslAuthenticateReply, 2, 2),
+    Api(37, CreatePartitions, CreatePartitionsReply, 3, 3),
+    Api(42, DeleteGroups, DeleteGroupsReply, 2, 2),
+    Api(43, ElectLeaders, ElectLeadersReply, 2, 2),
+    Api(44, IncrementalAlterConfigs, IncrementalAlterConfigsReply, 1, 1),
+    Api(47, OffsetDelete, OffsetDeleteReply, 0, 0),
+    Api(61, DescribeProducers, DescribeProducersReply, 0, 0),
+    Api(62, BrokerRegistration, BrokerRegistrationReply, 0, 0),
+    Api(65, DescribeTransactions, DescribeTransactionsReply, 0, 0),
+    Api(66, ListTransactions, ListTransactionsReply, 1, 1),
+    Api(67, AllocateProducerIds, AllocateProducerIdsReply, 0, 0),
+    Api(68, ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply, 1, 1),
+    Api(69, ConsumerGroupDescribe, ConsumerGroupDescribeReply, 1, 1),
     # Fencepost's own, with a key above all of Kafka's.
-    _api(10_000, BrokerStatus, BrokerStatusReply, (0, 0)),
+    Api(10_000, BrokerStatus, BrokerStatusReply, 0, 0),
 )
 OWN_APIS: Final[tuple[Api, ...]] = (
-    _api(10_001, AddFaults, AddFaultsReply, (0, 0)),
-    _api(10_002, ListFaults, ListFaultsReply, (0, 0)),
-    _api(10_003, RemoveFaults, RemoveFaultsReply, (0, 0)),
-    _api(10_004, Follow, FollowReply, (0, 0)),
+    Api(10_001, AddFaults, AddFaultsReply, 0, 0),
+    Api(10_002, ListFaults, ListFaultsReply, 0, 0),
+    Api(10_003, RemoveFaults, RemoveFaultsReply, 0, 0),
+    Api(10_004, Follow, FollowReply, 0, 0),
 )
 """What no version of Kafka has. The server answers these requests itself; no node sees one."""
 
