@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.frames import FrameReader, ReplyFrame, encode_reply
+from fencepost.protocol.frames import FrameReader
 from fencepost.protocol.wire_protocol import (
     Asked,
     FencepostProtocol,
@@ -40,10 +40,10 @@ class ProtocolSwitchedOff(ProtocolViolation):
     """The client speaks a protocol that this broker does not serve."""
 
 
-class Undecided:
-    """A connection of which too little has arrived to know what its client speaks."""
-
-    is_serial = False
+class Undecided(FencepostProtocol):
+    """A connection of which too little has arrived to know what its client speaks. It is refused in
+    Fencepost's frames.
+    """
 
     def __init__(
         self, topics: NodeTopics, sessions: SessionRoom, operations: Operations, served: ServedProtocol
@@ -83,15 +83,6 @@ class Undecided:
 
     def ask(self, frame: memoryview) -> Asked:
         raise AssertionError("no frame is read before the protocol is known")
-
-    def fetch_encoding(self) -> None:
-        return None
-
-    def close(self) -> None:
-        """Nothing is shared."""
-
-    def reply(self, reply: ReplyFrame) -> Asked:
-        return Asked(pieces=encode_reply(reply))
 
 
 class _FirstBytes(FrameReader):
