@@ -40,7 +40,7 @@ from fencepost.journal.open_transactions import OpenTransaction, OpenTransaction
 from fencepost.journal.segments import SNAPSHOT, Segment, file_name
 from fencepost.journal.storage import DamagedLog, Storage
 from fencepost.protocol.batches import BatchHeader
-from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID
+from fencepost.protocol.terms import NO_OFFSET
 
 CHECKED_MAX: Final = 1_000  # producers of a snapshot
 
@@ -148,7 +148,7 @@ def _contradiction(
     at_offset = headers.get(offset)
     if at_offset is not None and at_offset.base_offset != offset:
         return f"no batch begins at offset {offset}"
-    telling = {at: header for at, header in headers.items() if not _is_covering(header)}
+    telling = {at: header for at, header in headers.items() if not header.is_covering}
     for each in checked:
         last, first = telling.get(each.last_offset), telling.get(each.first_offset)
         if last is not None and not _is_last_batch(last, each):
@@ -194,8 +194,3 @@ def _begins_transaction(header: BatchHeader, producer: ProducerSnapshot) -> bool
         and header.has_transaction
         and not header.is_control
     )
-
-
-def _is_covering(header: BatchHeader) -> bool:
-    """Whether it may be in the place of batches that compaction removed."""
-    return header.producer_id == NO_PRODUCER_ID and not header.record_count
