@@ -19,8 +19,8 @@ Rule: the node's own code never learns that it is simulated. It sees inputs, its
 # That is the slow way (`_work_watched`); if no fault and no recorder looks at single acts, the host works
 # until it is idle.
 #
-# Acts in the queue outlive the host that planned them. Each carries its host, or the incarnation, and does
-# nothing for a later one.
+# Acts in the queue outlive the host that planned them. Each carries its host, and does nothing for a later
+# one.
 #
 # Journals are shared by all nodes, as there is one log for each partition. A leader that was replaced may
 # not know it yet; the journal refuses its writes, and its death gives up only the logs that it still leads.
@@ -112,7 +112,6 @@ class SimulatedNode(Participant):
     host: Host | None = None
     sends_at_once: bool = False  # what an act sends leaves before the next act: faults strike in between
     death: CountedDeath | None = None
-    incarnation: int = 0
     # The connections of its callers by number, and its own connections to other nodes by node id.
     callers: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
     peers: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
@@ -133,8 +132,7 @@ class SimulatedNode(Participant):
     # --- life and death -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """A new incarnation over what the logs hold."""
-        self.incarnation += 1
+        """A new host over what the logs hold."""
         self.death = self.tick_at = self.ticks_for_ms = None
         self.is_manifest_due = False
         self.is_cleaning = False
@@ -309,7 +307,7 @@ class SimulatedNode(Participant):
             self.is_cleaning = True
             self.world.at(self.world.now + self.world.sync_latency(self.disk), self._clean, host)
         if host.wakes_at_ms is not None and host.wakes_at_ms != self.ticks_for_ms:
-            self._wake_at(host.wakes_at_ms)
+            self._wake_at(host, host.wakes_at_ms)
         if self.world.writes_manifests and host.changed and not self.is_manifest_due:
             self.is_manifest_due = True
             self.world.at(self.world.now + MANIFEST_INTERVAL_MS * NS_PER_MS, self._write_manifests, host)
@@ -369,18 +367,18 @@ class SimulatedNode(Participant):
         death.strike()
         return True
 
-    def _wake_at(self, shown_ms: int) -> None:
+    def _wake_at(self, host: Host, shown_ms: int) -> None:
         # An earlier wake-up replaces a later one; the act of the latter stays in the queue, and `_tick`
         # ignores it.
         self.ticks_for_ms = shown_ms
         at = max(self.clock.when(shown_ms), self.world.now)
         if self.tick_at is None or at < self.tick_at:
             self.tick_at = at
-            self.world.at(at, self._tick, (self.incarnation, at))
+            self.world.at(at, self._tick, (host, at))
 
-    def _tick(self, what: tuple[int, int]) -> None:
-        incarnation, at = what
-        if incarnation == self.incarnation and at == self.tick_at:
+    def _tick(self, what: tuple[Host, int]) -> None:
+        host, at = what
+        if self.host is host and at == self.tick_at:
             self.tick_at = None
             self.look_at_clock()
 
