@@ -35,7 +35,6 @@ from fencepost.client.errors import (
     TransactionAborted,
 )
 from fencepost.faults.phrases import ANYONE, BROKER, Point, PointKind, partition_named
-from fencepost.protocol.messages import API_BY_REQUEST
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, coordinator_partition
 from fencepost.simulator.world.events import (
     ActBegins,
@@ -49,7 +48,7 @@ from fencepost.simulator.world.events import (
     RecordsRead,
     ReplyDiscarded,
 )
-from fencepost.simulator.world.network import Channel, Message, ReplyMessage, RequestMessage
+from fencepost.simulator.world.network import Channel, Message, ReplyMessage
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
 
@@ -207,8 +206,8 @@ class ProtocolEvents:
             self._tell_errors(event, message)
 
     def _tell_of_message(self, event: ProtocolEvent, channel: Channel, message: Message) -> None:
-        if api := api_of(channel, message):
-            self.tell(event._replace(what=api, carried=(channel, message)))
+        if (api := channel.api_of(message)) is not None:
+            self.tell(event._replace(what=api.name, carried=(channel, message)))
 
     def _tell_errors(self, event: ProtocolEvent, reply: ReplyMessage) -> None:
         for error in every_error(reply.error, reply.body):
@@ -247,13 +246,3 @@ class ProtocolEvents:
     def _stepped(self, step: NodeStepped) -> None:
         if isinstance(step.arrived, BecomeLeader):
             self.leaders[step.arrived.partition] = step.node
-
-
-def api_of(channel: Channel, message: Message) -> str | None:
-    """The name of the API of a request or a reply; None for any other message."""
-    if isinstance(message, RequestMessage):
-        return API_BY_REQUEST[type(message.request)].name
-    if isinstance(message, ReplyMessage):
-        api = channel.connection.api_of(message.token)
-        return None if api is None else api.name
-    return None

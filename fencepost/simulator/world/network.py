@@ -113,6 +113,13 @@ class Channel:
         self.last_at = 0
         self.held: deque[Message] = deque()
 
+    def api_of(self, message: Message) -> Api | None:
+        """The API of a request, or of a reply that its caller still waits for; None for other messages."""
+        if isinstance(message, RequestMessage):
+            return API_BY_REQUEST[type(message.request)]
+        asked = None if isinstance(message, Close) else self.connection.in_flight.get(message.token)
+        return None if asked is None else asked[0]
+
 
 class SimulatedConnection:
     """A caller's connection to a node. `in_flight`: by token, the API of each request without a reply and
@@ -131,11 +138,6 @@ class SimulatedConnection:
         self.to_caller = Channel(self, server.participant, caller.participant, is_to_server=False)
         self.in_flight: dict[int, tuple[Api, int]] = {}
         self.is_timed = False
-
-    def api_of(self, token: int) -> Api | None:
-        """The API of a request that is not answered yet, or None."""
-        asked = self.in_flight.get(token)
-        return None if asked is None else asked[0]
 
     @property
     def is_open(self) -> bool:

@@ -9,7 +9,7 @@ import attrs
 
 from fencepost.broker.contract import Append, BecomeLeader, Effect, Outcome, Reply
 from fencepost.broker.host import Host
-from fencepost.protocol.messages import API_BY_REQUEST, Api
+from fencepost.protocol.messages import Api
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.simulator.world.events import (
     ActBegins,
@@ -39,7 +39,7 @@ from fencepost.simulator.world.history import (
     written,
 )
 from fencepost.simulator.world.labels import UNTOLD, line_text, reply_label, request_label
-from fencepost.simulator.world.network import Channel, Close, Message, ReplyMessage, RequestMessage
+from fencepost.simulator.world.network import Channel, Message, ReplyMessage, RequestMessage
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
 
@@ -70,9 +70,9 @@ class Recorder:
         events.subscribe(MessageLost, self._lost)
         events.subscribe(ReplyDiscarded, self._discarded)
         events.subscribe(NodeStepped, self._stepped)
-        events.subscribe(ActBegins, self._act_begins)
+        events.subscribe(ActBegins, self._forget_decided)
         events.subscribe(ActDone, self._act_done)
-        events.subscribe(NodeKilled, self._killed)
+        events.subscribe(NodeKilled, self._forget_decided)
         events.subscribe(CallBegan, lambda event: self._called(event.participant, event.label))
         events.subscribe(CallEnded, self._call_ended)
         events.subscribe(RecordsRead, self._read)
@@ -97,8 +97,7 @@ class Recorder:
         self._called(read.participant, f"reads {read.partition}: {' '.join(read.values)}")
 
     def _fault(self, fault: FaultStruck | FaultEnded) -> None:
-        known = self.numbers.get(id(fault.message))
-        number = None if fault.message is None or known is None else known[1]
+        number = self._number(fault.message)
         self.events.append(
             Struck(self.world.now, participant=fault.participant, label=fault.label, number=number)
         )
@@ -107,18 +106,17 @@ class Recorder:
 
     def _sent(self, sent: MessageSent) -> None:
         channel, message = sent.channel, sent.message
-        label = self._label(channel, message)
-        if label is None or channel.source in self.unseen or channel.target in self.unseen:
+        api = channel.api_of(message)
+        if api is None or api.name in UNTOLD or not {channel.source, channel.target}.isdisjoint(self.unseen):
             return
-        answers = None
-        if isinstance(message, ReplyMessage):
-            asked = self.asked.get((channel.connection.number, message.token))
-            answers = None if asked is None else asked[0]
-        number = self._leaves(channel, message, label, answers)
+        connection = channel.connection.number
         if isinstance(message, RequestMessage):
-            api = API_BY_REQUEST[type(message.request)]
+            number = self._leaves(channel, message, request_label(message.request), None)
             # One that is delivered twice keeps its first number, which the reply that is taken answers.
-            self.asked.setdefault((channel.connection.number, message.token), (number, api))
+            self.asked.setdefault((connection, message.token), (number, api))
+        elif isinstance(message, ReplyMessage):
+            answers, _ = self.asked.get((connection, message.token), (None, api))
+            self._leaves(channel, message, reply_label(api, message.error, message.body), answers)
 
     def _leaves(self, channel: Channel, message: Message, label: str, answers: int | None) -> int:
         number = len(self.numbers) + 1
@@ -144,27 +142,24 @@ class Recorder:
             self._leaves(channel, reply, reply_label(api, reply.error, reply.body), answers)
             self._lost(MessageLost(channel, reply, "nobody waits for it"))
 
-    def _label(self, channel: Channel, message: Message) -> str | None:
-        if isinstance(message, Close):
-            return None
-        if isinstance(message, RequestMessage):
-            return None if type(message.request).__name__ in UNTOLD else request_label(message.request)
-        api = channel.connection.api_of(message.token)
-        return None if api is None or api.name in UNTOLD else reply_label(api, message.error, message.body)
-
     def _taken(self, taken: MessageTaken) -> None:
-        known = self.numbers.get(id(taken.message))
-        if known is not None:
-            self.events.append(Arrived(self.world.now, number=known[1]))
+        number = self._number(taken.message)
+        if number is not None:
+            self.events.append(Arrived(self.world.now, number=number))
 
     def _lost(self, lost: MessageLost) -> None:
-        known = self.numbers.get(id(lost.message))
-        if known is not None:
-            self.events.append(Lost(self.world.now, number=known[1], because=lost.because))
+        number = self._number(lost.message)
+        if number is not None:
+            self.events.append(Lost(self.world.now, number=number, because=lost.because))
+
+    def _number(self, message: Message | None) -> int | None:
+        """The number of a message that is shown."""
+        known = self.numbers.get(id(message))
+        return None if known is None else known[1]
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
-    def _act_begins(self, _: ActBegins) -> None:
+    def _forget_decided(self, _: ActBegins | NodeKilled) -> None:
         self.decided = None
 
     def _act_done(self, done: ActDone) -> None:
@@ -217,6 +212,3 @@ class Recorder:
             self.events.append(
                 Truncated(at=self.world.now, node=node.participant, partition=where, next_offset=end)
             )
-
-    def _killed(self, _: NodeKilled) -> None:
-        self.decided = None
