@@ -36,6 +36,7 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.faults.phrases import DAMAGES, LASTS_MS, Action, ActionKind, Fault, Point, PointKind
 from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.faults.damage import damage_of
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
 from fencepost.simulator.world.events import DiskFailed, FaultEnded, FaultStruck
@@ -53,6 +54,7 @@ from fencepost.simulator.world.world import World
 
 Act = Callable[[], None]
 _DEFAULT_END: Final = Point(kind=PointKind.LATER, time_ms=LASTS_MS)
+_AT_THIS_TIME: Final = ProtocolEvent(PointKind.AT, "", is_between=True)
 # _ON_ITSELF: a node can do these to itself in the middle of its work. _AT_ONCE: these interrupt no work.
 _ON_ITSELF: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.PAUSE})
 _AT_ONCE: Final = frozenset(
@@ -136,9 +138,7 @@ class FaultInjector:
             (when,) = fault.when
             if when.is_time:
                 at = self.world.now + when.time_ms * NS_PER_MS
-                self.world.at(
-                    at, partial(self._strike, strike), ProtocolEvent(PointKind.AT, "", is_between=True)
-                )
+                self.world.at(at, partial(self._strike, strike), _AT_THIS_TIME)
             else:
                 hear = partial(self._reached, strike)
                 self.waiting.append(self.protocol_events.listen(when, hear, times=fault.times))
@@ -153,7 +153,7 @@ class FaultInjector:
         until = None if lasts_ms is None else Point(kind=PointKind.LATER, time_ms=lasts_ms)
         strike = Strike(Fault(when=(now,), do=action, until=until))
         carried = None if channel is None else (channel, None)
-        self._strike(strike, ProtocolEvent(PointKind.AT, "", is_between=True, carried=carried))
+        self._strike(strike, _AT_THIS_TIME._replace(carried=carried))
         return strike
 
     def end_after(self, strike: Strike, lasts_ms: int) -> None:
@@ -236,10 +236,17 @@ class FaultInjector:
         node = self.node(name)
         if node is not None:
             return node
-        alive = (process for process in reversed(self.world.processes) if not process.is_over)
-        return next(
-            (each for each in alive if name in (each.participant, each.participant.partition(SAME)[0])), None
+        named = (
+            each
+            for each in reversed(self.world.living())
+            if name in (each.participant, each.participant.partition(SAME)[0])
         )
+        return next(named, None)
+
+    def leader_of(self, where: TopicPartition) -> str:
+        """The participant that led a partition last; "" if none did."""
+        leader = self.protocol_events.leaders.get(where)
+        return "" if leader is None else leader.participant
 
 
 # --- effects on messages ------------------------------------------------------------------------------------
@@ -325,11 +332,9 @@ def _answer(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Ef
         network.take_away(channel, message)
         network.reply(channel.connection, reply)
 
-    return (
-        None
-        if network.is_held(message)
-        else Effect("", _label(action, channel, message), do, message=message)
-    )
+    if network.is_held(message):
+        return None
+    return Effect("", _label(action, channel, message), do, message=message)
 
 
 def _request_of(event: ProtocolEvent) -> tuple[Channel, RequestMessage]:
@@ -450,8 +455,7 @@ def _partition(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Eff
 def _isolate(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
     participant = injector.protocol_events.participant(action.who)
     # Those of this moment: a process that starts later is not cut off.
-    alive = [process for process in injector.world.processes if not process.is_over]
-    others = [each.participant for each in (*injector.world.nodes, *alive)]
+    others = injector.world.participants()
     pairs = tuple(pair for other in others for pair in ((participant, other), (other, participant)))
     return _block(injector, action, pairs)
 
@@ -491,9 +495,8 @@ def _break_disk(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Ef
         world.broken_disks.discard(broken)
         world.events.unsubscribe(DiskFailed, hear)
 
-    leader = injector.protocol_events.leader_named(f"leader of {where}")
-    lane = "" if leader is None else leader.participant
-    return Effect(lane, str(action), do, undo, f"over: {action}", has_struck=lambda: bool(failures))
+    leader = injector.leader_of(where)
+    return Effect(leader, str(action), do, undo, f"over: {action}", has_struck=lambda: bool(failures))
 
 
 def _damage(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
@@ -502,14 +505,13 @@ def _damage(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect
     damage = damage_of(world.journals, where, action)
     if damage is None:
         return None
-    leader = injector.protocol_events.leader_named(f"leader of {where}")
 
     def do() -> None:
         world.journals.damaged[where] = damage.what
         damage.do()
 
-    lane = "" if leader is None else leader.participant
-    return Effect(lane, f"{action}: {damage.what}" if damage.what else str(action), do)
+    label = f"{action}: {damage.what}" if damage.what else str(action)
+    return Effect(injector.leader_of(where), label, do)
 
 
 _EFFECTS: Final[dict[ActionKind, Callable[[FaultInjector, Action, ProtocolEvent], Effect | None]]] = {

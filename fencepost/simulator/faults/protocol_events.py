@@ -164,12 +164,8 @@ class ProtocolEvents:
         """The participant of a name: the node that "coordinator of app" or "broker" means, or the name."""
         if name == BROKER:
             return self.world.nodes[0].participant
-        node = self.leader_named(name)
+        node = self.leaders.get(self.partition(name)) if " of " in name else None  # it leads, or led last
         return name if node is None else node.participant
-
-    def leader_named(self, name: str) -> SimulatedNode | None:
-        """The current or last leader, for "coordinator of ..." and "leader of ..."; None for other names."""
-        return self.leaders.get(self.partition(name)) if " of " in name else None
 
     def partition(self, name: str) -> TopicPartition:
         """The partition that "coordinator of app", "leader of t-0" or "t-0" is about."""

@@ -366,16 +366,8 @@ def _hold(faults: RandomFaults) -> Strike | None:
     return faults.strike(FaultKind.HOLD, Action(kind=ActionKind.HOLD), channel=channel, what=what)
 
 
-def _participants(world: World) -> list[str]:
-    return [each.participant for each in (*world.nodes, *_alive(world))]
-
-
-def _alive(world: World) -> list[ClientProcess]:
-    return [process for process in world.processes if not process.is_over]
-
-
 def _partition(faults: RandomFaults) -> Strike | None:
-    choices, participants = faults.world.choices, _participants(faults.world)
+    choices, participants = faults.world.choices, faults.world.participants()
     one, other = choices.one_of(participants), choices.one_of(participants)
     kind = ActionKind.PARTITION if choices.below(2) else ActionKind.BLOCK
     if one == other:
@@ -409,12 +401,12 @@ def _strike_one(
 
 
 def _pause(faults: RandomFaults) -> Strike | None:
-    processes = [process for process in _alive(faults.world) if not process.is_paused]
+    processes = [process for process in faults.world.living() if not process.is_paused]
     return _strike_one(faults, FaultKind.PAUSE, ActionKind.PAUSE, [*_up(faults.world), *processes])
 
 
 def _kill(faults: RandomFaults) -> Strike | None:
-    return _strike_one(faults, FaultKind.KILL, ActionKind.KILL, _alive(faults.world))
+    return _strike_one(faults, FaultKind.KILL, ActionKind.KILL, faults.world.living())
 
 
 def _fail_over(faults: RandomFaults) -> Strike | None:
@@ -449,7 +441,7 @@ def _move(faults: RandomFaults) -> Strike | None:
 
 def _jump(faults: RandomFaults) -> Strike | None:
     world = faults.world
-    who = world.choices.one_of([*world.nodes, *_alive(world)]).participant
+    who = world.choices.one_of(world.participants())
     action = Action(kind=ActionKind.CLOCK, who=who, amount=world.choices.one_of(JUMPS_MS))
     return faults.strike(FaultKind.CLOCK_JUMP, action)
 
@@ -457,7 +449,7 @@ def _jump(faults: RandomFaults) -> Strike | None:
 def _slow(faults: RandomFaults) -> Strike | None:
     world = faults.world
     nodes = () if world.settings.policy is SyncPolicy.NONE else world.nodes
-    able = [(ActionKind.SLOW, who, who) for who in _participants(world)]
+    able = [(ActionKind.SLOW, who, who) for who in world.participants()]
     able += [(ActionKind.SLOW_DISK, node.participant, node.disk) for node in nodes]
     kind, who, slow = world.choices.one_of(able)
     if slow in world.speeds:

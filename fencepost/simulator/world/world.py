@@ -170,6 +170,14 @@ class World:
             if node.host is not None:
                 yield from node.host.node.logs.items()
 
+    def living(self) -> list[ClientProcess]:
+        """The client processes that have neither ended nor been killed."""
+        return [process for process in self.processes if not process.is_over]
+
+    def participants(self) -> list[str]:
+        """The nodes, up or down, and the living processes, by their names."""
+        return [each.participant for each in (*self.nodes, *self.living())]
+
     @property
     def bootstrap(self) -> str:
         return ",".join(f"node:{node.settings.node_id}" for node in self.nodes)
