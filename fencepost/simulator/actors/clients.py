@@ -120,7 +120,6 @@ class Sender:
     """
 
     process: ClientProcess
-    port: Port
     machine: ProducerMachine
     calls: ProducerCalls
     transactions: list[AttemptedTransaction]
@@ -160,7 +159,7 @@ class Sender:
             return False
         record = ProducerRecord(partition.topic, value, key, partition.partition)
         if key is not None:  # compaction goes by the time of each record
-            record = record._replace(timestamp_ms=self.port.now)
+            record = record._replace(timestamp_ms=self.process.now_ms)
         if is_tombstone:
             record = record._replace(value=None, headers=[(NAME, value)])
         try:
@@ -174,7 +173,7 @@ class Sender:
 
     def _take(self, record: ProducerRecord, *, at_once: bool) -> Script[Place]:
         while not at_once:
-            now = self.port.now
+            now = self.process.now_ms
             place = self.machine.append(record, now=now, wall_ms=now)
             if place is not None:
                 return place
@@ -384,7 +383,7 @@ class Actor:
         """A new producer of the process."""
         machine = ProducerMachine(self.world.bootstrap, settings)
         port = self.process.port(machine, request_timeout_ms=settings.request_timeout_ms)
-        return Sender(self.process, port, machine, ProducerCalls(machine, port), self.transactions)
+        return Sender(self.process, machine, ProducerCalls(machine, port), self.transactions)
 
     def new_receiver(self, settings: ConsumerSettings) -> Receiver:
         """A new consumer of the process."""

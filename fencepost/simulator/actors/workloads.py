@@ -75,7 +75,6 @@ from fencepost.simulator.world.world import World
 
 PAYMENTS: Final = "payments"
 ACCOUNTS: Final = "accounts"  # compacted
-NO_KEY: Final = (None, False)
 AGAIN_PERMILLE: Final = 60  # how often a reader that rereads begins again after a poll
 LATE_STARTS_MS: Final = (0, 100, 400, 1_200)
 STRANGE: Final = "strange"
@@ -142,15 +141,20 @@ class KeyDraw:
 
 @attrs.define(eq=False)
 class Runner(Actor):
-    """One client process of a workload."""
+    """One client process of a workload. `keys` are those of its records, where topics are compacted."""
 
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
     transaction_version: int = 2
-    choices: Choices = attrs.field(init=False)
+    keys: KeyDraw | None = None
 
-    def __attrs_post_init__(self) -> None:
-        self.choices = self.world.choices
+    @property
+    def choices(self) -> Choices:
+        return self.world.choices
+
+    def key(self) -> tuple[bytes | None, bool]:
+        """The key of the next record, and whether it is a tombstone."""
+        return (None, False) if self.keys is None else self.keys.draw(self.choices)
 
     def sender(self) -> Sender:
         settings = ProducerSettings(
@@ -219,10 +223,9 @@ def txn_writer(
     *,
     records_max: int,
     reads: bool = False,
-    keys: KeyDraw | None = None,
 ) -> Script[None]:
     """Writes `count` transactions of a few records into some of the partitions; one in four is aborted. With
-    `reads`, each transaction also reads what is committed in the partitions. `keys` are those of the records.
+    `reads`, each transaction also reads what is committed in the partitions.
     """
     made: Sender | None = None
     consumer = runner.receiver() if reads else None
@@ -238,7 +241,7 @@ def txn_writer(
             where = runner.choices.one_of(partitions)
             value = f"{runner.process.participant} {number}.{record}".encode()
             at_once = runner.choices.happens(300)
-            key, is_tombstone = NO_KEY if keys is None else keys.draw(runner.choices)
+            key, is_tombstone = runner.key()
             if not (
                 yield from made.send(
                     transaction, where, value, at_once=at_once, key=key, is_tombstone=is_tombstone
@@ -307,12 +310,7 @@ def epoch_bumper(runner: Runner, count: int) -> Script[None]:
 
 
 def idempotent_writer(
-    runner: Runner,
-    partitions: tuple[TopicPartition, ...],
-    count: int,
-    *,
-    pauses_ms: tuple[int, ...] = (),
-    keys: KeyDraw | None = None,
+    runner: Runner, partitions: tuple[TopicPartition, ...], count: int, *, pauses_ms: tuple[int, ...] = ()
 ) -> Script[None]:
     """Writes `count` records into each partition, idempotent and without transactions."""
     made = runner.sender()
@@ -320,7 +318,7 @@ def idempotent_writer(
         for where in partitions:
             transaction = runner.single_write()
             value = f"{runner.process.participant} {number}-{where.partition}".encode()
-            key, is_tombstone = NO_KEY if keys is None else keys.draw(runner.choices)
+            key, is_tombstone = runner.key()
             if not (yield from made.send(transaction, where, value, key=key, is_tombstone=is_tombstone)):
                 return
         yield from runner.rests()
@@ -425,7 +423,7 @@ def _copy(
         transaction.read += [*read, *polls]
         read = []
         yield from _write_copies(runner, made, transaction, polls, copies, output=output)
-        if not made.machine.is_over and made.machine.failure is None:
+        if made.is_usable:
             made.send_offsets(machine.committable, group)
         if not (yield from _end(runner, made, transaction)):
             return

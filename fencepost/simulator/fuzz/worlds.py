@@ -25,7 +25,6 @@ from fencepost.simulator.actors.workloads import (
     INPUT,
     OUTPUT,
     PAYMENTS,
-    KeyDraw,
     Membership,
     Runner,
     drifter,
@@ -303,11 +302,6 @@ def _partitions(plan: FuzzPlan) -> tuple[TopicPartition, ...]:
     return tuple(where for topic in _topics_of(plan) for where in partitions_of(topic))
 
 
-def _keys_of(plan: FuzzPlan) -> KeyDraw | None:
-    compaction = plan.compaction
-    return None if compaction is None else KeyDraw(keys=compaction.keys, tombstones=compaction.tombstones)
-
-
 def _configs_of(plan: CompactionPlan) -> Iterator[TopicConfig]:
     is_deleted = plan.retention_ms or plan.retention_bytes
     yield TopicConfig(name="cleanup.policy", value=f"{COMPACT},{DELETE}" if is_deleted else COMPACT)
@@ -412,6 +406,7 @@ def _role(
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
             transaction_version=plan.dialect,
+            keys=plan.compaction,
         )
         return runner, script(run, runner)
 
@@ -429,12 +424,7 @@ def _role(
 
 def _writes(plan: FuzzPlan, writer: TxnWriterPlan) -> Act:
     return lambda _, runner: txn_writer(
-        runner,
-        _written_by_all(plan),
-        writer.transactions,
-        records_max=writer.records_max,
-        reads=writer.reads,
-        keys=_keys_of(plan),
+        runner, _written_by_all(plan), writer.transactions, records_max=writer.records_max, reads=writer.reads
     )
 
 
@@ -452,7 +442,6 @@ def _feeds(plan: FuzzPlan, runner: Runner) -> Script[None]:
         INPUTS if plan.compaction is None else partitions_of(ACCOUNTS),
         plan.idempotent_writes,
         pauses_ms=FEED_PAUSES_MS if is_slow else (),
-        keys=_keys_of(plan),
     )
 
 

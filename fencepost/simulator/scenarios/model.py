@@ -22,7 +22,7 @@ from fencepost.faults.grammar import NUMBER_MAX
 from fencepost.faults.phrases import Fault, Point, PointKind, ScriptLine
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.terms import ID_LENGTH_MAX, LAST_GRANTED_EPOCH, IsolationLevel, TopicPartition
-from fencepost.simulator.actors.workloads import Membership
+from fencepost.simulator.actors.workloads import KeyDraw, Membership
 from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
 from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
@@ -251,7 +251,7 @@ class MemberPlan(Membership):
 
 
 @attrs.frozen(kw_only=True)
-class CompactionPlan:
+class CompactionPlan(KeyDraw):
     """A compacted topic, to which all writers of a fuzzed world write. `tombstones` is permille of the
     records. Where retention has a limit (0: none), old segments are deleted, too.
     """
