@@ -48,7 +48,8 @@ from fencepost.protocol.messages import TopicConfig
 from fencepost.protocol.terms import TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.actors.clients import Actor
-from fencepost.simulator.actors.workloads import Copies, Recreation, transform
+from fencepost.simulator.actors.processors import Copies, transform
+from fencepost.simulator.actors.workloads import Recreation
 from fencepost.simulator.faults.injector import FaultInjector
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
 from fencepost.simulator.faults.random_faults import DAMAGES, RandomFaultPlan, RandomFaults

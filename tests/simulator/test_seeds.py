@@ -19,7 +19,8 @@ from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import NEWEST
 from fencepost.protocol.terms import TopicPartition, TransactionState
-from fencepost.simulator.actors.workloads import INPUT, OUTPUT, PAYMENTS, Runner, transform, txn_writer
+from fencepost.simulator.actors.processors import INPUT, OUTPUT, transform
+from fencepost.simulator.actors.workloads import PAYMENTS, Runner, txn_writer
 from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.fuzz.plan import draw
 from fencepost.simulator.fuzz.worlds import FINAL_READER, TOPICS, partitions_of, try_choices

@@ -9,7 +9,8 @@ import pytest
 
 from fencepost.client.group_member import RebalanceEvent
 from fencepost.simulator.actors.clients import MID_BATCH
-from fencepost.simulator.actors.workloads import REBALANCED, REFUSED_MEMBER, TAKEN_BACK
+from fencepost.simulator.actors.processors import REBALANCED, TAKEN_BACK
+from fencepost.simulator.actors.workloads import REFUSED_MEMBER
 from fencepost.simulator.faults.random_faults import DAMAGES, FaultKind
 from fencepost.simulator.fuzz.plan import (
     ASSIGNORS,

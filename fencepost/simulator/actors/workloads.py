@@ -1,5 +1,5 @@
-"""The processes of a fuzzed world: transactional writers, processors that consume, transform and produce,
-epoch bumpers that call InitProducerId repeatedly, and readers.
+"""The processes of a fuzzed world: transactional writers, epoch bumpers that call InitProducerId repeatedly,
+strangers, readers, and those who use a topic while it is deleted. Processors are in processors.py.
 
 Rule: every value is written once and by one process, so that a judge can tell where each came from.
 """
@@ -8,23 +8,14 @@ Rule: every value is written once and by one process, so that a judge can tell w
 #
 #     txn_writer          atomicity; fencing, where two share a transactional id
 #     idempotent_writer   sequence numbers: no duplicate, and no record lost, without transactions
-#     processor           exactly once from end to end: what it reads, writes and commits is one transaction
-#     group_processor     the same while partitions change hands between members (KIP-447)
 #     epoch_bumper        InitProducerId and its retries, with the identity that it has (KIP-360)
 #     stranger            requests that no client of ours would send
 #     topic_keeper        deletes a topic and creates it again, while others use it
 #     strayer, drifter    write to it, and commit a group's offsets of it
 #     reader, rereader    what others may see, and in which order
-#
-# A processor that loses its id, or its partitions, ends or begins again from the committed offsets, as a
-# program would. `settled` is how far copies are known to be committed, by group: once it has reached
-# the ends of the inputs, the run has nothing to wait for. It only rises, and says nothing about whether a
-# copy is right: that is for the judges to say.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Final
 
@@ -65,10 +56,9 @@ from fencepost.simulator.actors.clients import (
     Receiver,
     Sender,
     can_go_on,
-    polls_of,
 )
 from fencepost.simulator.actors.extremes import KINDS, Extremes, Names
-from fencepost.simulator.judges.operations import Action, OperationOutcome, Poll, PositionSet
+from fencepost.simulator.judges.operations import PositionSet
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.processes import Script
 from fencepost.simulator.world.world import World
@@ -87,23 +77,12 @@ FLEETING: Final = "fleeting"  # deleted and created again
 TOPIC_LIVES_MS: Final = (300, 100, 1_000)
 TOPIC_GAPS_MS: Final = (0, 20, 300)  # between its deletion and its creation
 DRIFTER_POLLS_MS: Final = (200, 50, 5)
-INPUT: Final = "in"
-OUTPUT: Final = "out"
-GROUP: Final = "copiers"
-MARK: Final = b"@"
 FETCH_WAIT_MS: Final = 5_000  # long, so that readers who wait cause few events
 READER_RESTS_MS: Final = (200, 50, 5)  # between two polls
 # A next transaction that begins at once often meets the markers of the last one.
 BETWEEN_TRANSACTIONS_MS: Final = (300, 100, 20, 0)
 FOR_EVER_MS: Final = 10**9
 NO_IDENTITY: Final = InitProducerIdReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
-TAKING_BACK_MS: Final = (1_000, 300, 50)  # before a processor that was fenced takes its id back
-TAKEN_BACK: Final = "copier took its id back"
-OFFSETS_ALONE_PERMILLE: Final = 150  # of the transactions of a member that committed
-# A poll of a member. One that was given partitions which are copied already has no records to wait for.
-MEMBER_POLLS_MS: Final = 1_000
-AWAY_MS: Final = (20, 200, 1_000)  # between leaving a group and joining it again
-REBALANCED: Final = "rebalance in a transaction"
 REFUSED_MEMBER: Final = "commit of a replaced member refused"
 REPLACED: Final = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 PATIENCE_MS: Final = 20  # the longest pause between two actions of a process
@@ -115,7 +94,7 @@ class Membership:
     transactions: a stall is longer than `max_poll_interval_ms`, and a member that leaves joins again later.
     """
 
-    group: str = GROUP
+    group: str
     assignor: str = "range"
     group_instance_id: str | None = None
     # A member that stalls is replaced soon; by default a broker allows no shorter sessions.
@@ -200,7 +179,7 @@ class Runner(Actor):
             yield pause
 
 
-def _own(runner: Runner) -> Script[Sender | None]:
+def own(runner: Runner) -> Script[Sender | None]:
     """A producer that owns the transactional id; None if another process took the id in the meantime."""
     while True:
         made = runner.sender()
@@ -233,7 +212,7 @@ def txn_writer(
         consumer.assign(partitions)
     for number in range(count):
         if made is None:
-            made = yield from _own(runner)
+            made = yield from own(runner)
             if made is None:
                 return
         transaction = made.begin()
@@ -252,13 +231,13 @@ def txn_writer(
                 yield from runner.rests()
         if consumer is not None:
             transaction.read += consumer.glance()
-        if not (yield from _end(runner, made, transaction)):
+        if not (yield from end(runner, made, transaction)):
             runner.world.marks["producer given up"] += 1
             made = None
         yield runner.choices.one_of(BETWEEN_TRANSACTIONS_MS)
 
 
-def _end(runner: Runner, made: Sender, transaction: AttemptedTransaction) -> Script[bool]:
+def end(runner: Runner, made: Sender, transaction: AttemptedTransaction) -> Script[bool]:
     """Commits or aborts; False when this producer is done."""
     yield from runner.rests()
     machine, marks = made.machine, runner.world.marks
@@ -325,200 +304,6 @@ def idempotent_writer(
         if pauses_ms:
             yield runner.choices.one_of(pauses_ms)
     yield from runner.flush()
-
-
-# --- processors ---------------------------------------------------------------------------------------------
-
-
-def transform(value: bytes) -> bytes:
-    """The value that a processor writes for a value that it read."""
-    return value.upper()
-
-
-@attrs.define(eq=False)
-class Copies:
-    """What the processors of a run have copied. `settled` is how far copies are known to be committed: the
-    offsets by group and input. `written` are all copies, committed or not: for each partition and unique
-    value, the value that an application would have written.
-    """
-
-    settled: defaultdict[str, dict[TopicPartition, int]] = attrs.Factory(
-        lambda: defaultdict[str, dict[TopicPartition, int]](dict)
-    )
-    written: dict[tuple[TopicPartition, bytes], bytes] = attrs.Factory(
-        dict[tuple[TopicPartition, bytes], bytes]
-    )
-
-    def settle(self, group: str, to: Mapping[TopicPartition, int]) -> None:
-        """The copies of a group are committed up to these offsets of its inputs."""
-        settled = self.settled[group]
-        for where, offset in to.items():
-            settled[where] = max(offset, settled.get(where, 0))
-
-    def is_settled(self, group: str, where: TopicPartition, end: int) -> bool:
-        """Whether a group has copied an input up to the offset `end`."""
-        return self.settled[group].get(where, 0) >= end
-
-    def plain(self, where: TopicPartition, value: bytes) -> bytes:
-        """A value of a partition as an application would have written it."""
-        return self.written.get((where, value), value)
-
-    def marked(self, target: TopicPartition, value: bytes, runner: Runner, number: int, at: int) -> bytes:
-        """A copy with a mark of who made it and when. An aborted copy is made again, and each value must be
-        unique.
-        """
-        marked = b"%s%s%s.%d.%d" % (value, MARK, runner.process.participant.encode(), number, at)
-        self.written[target, marked] = value
-        return marked
-
-
-def processor(
-    runner: Runner,
-    inputs: tuple[TopicPartition, ...],
-    copies: Copies,
-    *,
-    output: str = OUTPUT,
-    group: str = GROUP,
-    lives: int = 1,
-) -> Script[None]:
-    """Copies its inputs to the topic `output`, partition by partition, with the offsets in the transaction,
-    until it is killed or another process takes its id; with more `lives` it takes the id back. `copies` are
-    those of the run, whoever made them.
-    """
-    for life in range(lives):
-        if life:
-            yield runner.choices.one_of(TAKING_BACK_MS)
-            runner.world.marks[TAKEN_BACK] += 1
-        made = yield from _own(runner)
-        if made is not None:
-            yield from _copy(runner, made, inputs, copies, output=output, group=group)
-            runner.world.marks["copier given up"] += 1
-
-
-def _copy(
-    runner: Runner,
-    made: Sender,
-    inputs: tuple[TopicPartition, ...],
-    copies: Copies,
-    *,
-    output: str,
-    group: str,
-) -> Script[None]:
-    """Copies from the committed offsets of the group on, until this producer is done."""
-    consumer = runner.receiver(group_id=group)
-    consumer.assign(inputs)
-    machine = consumer.machine
-    # The offsets of the group have to be read before anything is: they say where the last owner stopped.
-    yield lambda: len(machine.positions) == len(inputs)
-    own = dict(machine.positions)  # no other client commits at the same time
-    copies.settle(group, own)
-    read: list[Action] = [PositionSet(where) for where in inputs]
-    while True:
-        polls = yield from consumer.poll_some(runner.choices)
-        if not polls:
-            own = dict(machine.positions)  # only control records and aborted records lay between
-            copies.settle(group, own)
-            continue
-        transaction = made.begin()
-        transaction.read += [*read, *polls]
-        read = []
-        yield from _write_copies(runner, made, transaction, polls, copies, output=output)
-        if made.is_usable:
-            made.send_offsets(machine.committable, group)
-        if not (yield from _end(runner, made, transaction)):
-            return
-        if transaction.outcome is OperationOutcome.OK:
-            own = dict(machine.positions)
-            copies.settle(group, own)
-        else:
-            # An abort does not move a consumer back: as in Kafka, that is up to the program.
-            consumer.seek(own)
-            read = [PositionSet(where) for where in inputs]
-
-
-def _write_copies(
-    runner: Runner,
-    made: Sender,
-    transaction: AttemptedTransaction,
-    polls: Iterable[Poll],
-    copies: Copies,
-    *,
-    output: str,
-) -> Script[None]:
-    """Writes what was read, transformed, into the same partitions of the output."""
-    read_now = [(poll.partition, value) for poll in polls for _, value in poll.records]
-    for at, (where, value) in enumerate(read_now):
-        target, result = TopicPartition(output, where.partition), transform(copies.plain(where, value))
-        copy = copies.marked(target, result, runner, len(runner.transactions), at)
-        # The producer failed: `_end` aborts what is there.
-        if not (yield from made.send(transaction, target, copy)):
-            return
-        yield from runner.rests()
-
-
-def group_processor(
-    runner: Runner, topics: tuple[str, ...], copies: Copies, *, output: str, membership: Membership
-) -> Script[None]:
-    """Copies as `processor` does, but the group says which partitions, and the transaction carries the
-    membership, so that a member that was replaced cannot commit (KIP-447). It ends when its producer does,
-    or when another process takes its instance id.
-    """
-    if membership.starts_after_ms:
-        yield membership.starts_after_ms
-    made = yield from _own(runner)
-    while made is not None:
-        consumer = runner.member(membership)
-        consumer.subscribe(topics)
-        if not (yield from _copy_as_member(runner, made, consumer, copies, output, membership)):
-            return
-        yield from consumer.leave()
-        yield runner.choices.one_of(AWAY_MS)
-
-
-def _copy_as_member(
-    runner: Runner, made: Sender, consumer: Receiver, copies: Copies, output: str, membership: Membership
-) -> Script[bool]:
-    """Copies until the member leaves (True) or this process is done (False)."""
-    machine = consumer.machine
-    again: dict[TopicPartition, int] = {}  # where an aborted transaction had begun
-    while not consumer.is_fenced:
-        polls = polls_of((yield from consumer.poll(MEMBER_POLLS_MS)))
-        if not polls:
-            copies.settle(membership.group, machine.positions)
-            continue
-        placed = [*map(PositionSet, consumer.assigned), *(PositionSet(where) for where in again)]
-        consumer.assigned.clear()
-        transaction = made.begin()
-        transaction.read += [*placed, *polls]
-        yield from _write_copies(runner, made, transaction, polls, copies, output=output)
-        if membership.stalls and runner.choices.happens(membership.stalls):
-            # By then the group has gone on without this member, and must refuse its commit (KIP-447).
-            yield membership.max_poll_interval_ms + membership.session_timeout_ms
-        ends = {poll.partition: machine.committable[poll.partition] for poll in polls}
-        offsets = {where: end.offset for where, end in ends.items()}
-        if made.is_usable:
-            made.send_offsets(ends, machine.group_metadata())
-        goes_on = yield from _end(runner, made, transaction)
-        runner.world.marks[REBALANCED] += not consumer.is_stable
-        if not goes_on:
-            return False
-        again = {}
-        if transaction.outcome is OperationOutcome.OK:
-            copies.settle(membership.group, offsets)
-            if runner.choices.happens(OFFSETS_ALONE_PERMILLE):
-                # The same offsets once more, in a transaction without records.
-                owned = {where: end for where, end in ends.items() if where in machine.readings}
-                transaction = made.begin()
-                made.send_offsets(owned, machine.group_metadata())
-                if not (yield from _end(runner, made, transaction)):
-                    return False
-        else:
-            for poll in polls:
-                again.setdefault(poll.partition, poll.records[0][0])
-            consumer.seek({where: at for where, at in again.items() if where in machine.readings})
-        if membership.leaves and runner.choices.happens(membership.leaves):
-            return True
-    return False
 
 
 # --- strangers ----------------------------------------------------------------------------------------------
@@ -637,7 +422,7 @@ def drifter(
     made: Sender | None = None
     for number in range(count):
         if made is None:
-            made = yield from _own(runner)
+            made = yield from own(runner)
             if made is None:
                 return
         yield from consumer.poll(runner.choices.one_of(DRIFTER_POLLS_MS))
@@ -646,7 +431,7 @@ def drifter(
         yield from made.send(transaction, runner.choices.one_of(partitions), value)
         if made.is_usable and (offsets := consumer.machine.committable):
             made.send_offsets(offsets, consumer.machine.group_metadata())
-        if not (yield from _end(runner, made, transaction)):
+        if not (yield from end(runner, made, transaction)):
             made = None
     yield from consumer.leave()
 

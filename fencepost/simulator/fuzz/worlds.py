@@ -18,20 +18,16 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.log_model.compaction import CleanupRules
 from fencepost.protocol.messages import CreateTopic, ReplyBody, TopicConfig
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, IsolationLevel, TopicPartition
+from fencepost.simulator.actors.processors import GROUP, INPUT, OUTPUT, group_processor, processor
 from fencepost.simulator.actors.workloads import (
     ACCOUNTS,
     FLEETING,
-    GROUP,
-    INPUT,
-    OUTPUT,
     PAYMENTS,
     Membership,
     Runner,
     drifter,
     epoch_bumper,
-    group_processor,
     idempotent_writer,
-    processor,
     reader,
     rereader,
     stranger,

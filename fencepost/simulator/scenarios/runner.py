@@ -23,8 +23,9 @@ from typing import Final
 
 import attrs
 
+from fencepost.simulator.actors.processors import group_processor, processor
 from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer
-from fencepost.simulator.actors.workloads import Membership, Runner, group_processor, processor
+from fencepost.simulator.actors.workloads import Membership, Runner
 from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.recorded import Also, Watcher, nobody
