@@ -294,7 +294,7 @@ def note(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
         case Truncated():
             return f"{event.partition} TRUNCATED to {event.next_offset}"
         case Coordinated():
-            return f"{event.transactional_id} {event.record.state.title} {producer(event.record)}"
+            return f"{event.transactional_id} {state_words(event)}"
         case Called():
             return event.label
         case Struck(number=number):

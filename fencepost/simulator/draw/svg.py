@@ -397,22 +397,21 @@ def _departure(scene: Scene, message: DrawnMessage, y: float) -> list[str]:
     kind = "halo loud" if message.is_struck or message.repeats is not None or message.is_late else "halo"
     return [
         tag("circle", cx=x, cy=y, r=3.2, class_="dot"),
-        _beside(x + 9 * side, baseline, side, _fitted(scene, x, side, text), kind=kind),
+        _beside(scene, x, baseline, side, text, gap=9, kind=kind),
     ]
 
 
-def _beside(x: float, y: float, side: int, text: str, *, kind: str = "halo") -> str:
-    """Text that ends or begins at `x`, by the side on which it stands."""
-    return label(x, y, text, kind=kind, anchor="start" if side > 0 else "end")
+def _beside(
+    scene: Scene, x: float, y: float, side: int, text: str, *, gap: float = 0, kind: str = "halo"
+) -> str:
+    """Text on one side of `x`, as much of it as has room among the lanes."""
+    anchor = "start" if side > 0 else "end"
+    return label(x + gap * side, y, fitted(text, _room(scene, x, side)), kind=kind, anchor=anchor)
 
 
 def _room(scene: Scene, x: float, side: int) -> float:
     """How far a label may reach from a lane before it leaves the lanes."""
     return (scene.lanes_end - x if side > 0 else x - scene.time_width) - 14
-
-
-def _fitted(scene: Scene, x: float, side: int, text: str) -> str:
-    return fitted(text, _room(scene, x, side))
 
 
 def _arrival(scene: Scene, message: DrawnMessage, y: float) -> list[str]:
@@ -421,28 +420,22 @@ def _arrival(scene: Scene, message: DrawnMessage, y: float) -> list[str]:
     side = 1 if scene.lanes[message.event.source] < x else -1
     text = arrival_words(message, scene.messages, is_far=scene.is_far(message))
     if not message.is_late:
-        return [_beside(x + 8 * side, y + 4, side, _fitted(scene, x, side, text))]
+        return [_beside(scene, x, y + 4, side, text, gap=8)]
     badge = "LATE"
     wide = width_of(badge) + 8
     left = x + 8 if side > 0 else x - 8 - wide
     return [
         box(left, y - 8, wide, 16, kind="badge", rx=3),
         label(left + wide / 2, y + 4, badge, kind="badge-text", anchor="middle"),
-        _beside(
-            x + (14 + wide) * side,
-            y + 4,
-            side,
-            _fitted(scene, x + (14 + wide) * side, side, text),
-            kind="halo loud",
-        ),
+        _beside(scene, x + (14 + wide) * side, y + 4, side, text, kind="halo loud"),
     ]
 
 
 def _loss(scene: Scene, message: DrawnMessage, way: MessagePath) -> list[str]:
     """A cross where the line ends, and why."""
     side = 1 if way.x2 >= way.x1 else -1
-    text = _fitted(scene, way.x2, side, loss_words(message))
-    return [cross(way.x2, way.y2), _beside(way.x2 + 10 * side, way.y2 + 4, side, text)]
+    text = _beside(scene, way.x2, way.y2 + 4, side, loss_words(message), gap=10)
+    return [cross(way.x2, way.y2), text]
 
 
 # --- coordinators -------------------------------------------------------------------------------------------
