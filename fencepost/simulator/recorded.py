@@ -6,22 +6,13 @@ playing it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 
 from fencepost.simulator.run import Run
-from fencepost.simulator.run_result import RunResult
+from fencepost.simulator.run_result import Also, RunResult, nobody
 from fencepost.simulator.world.history import History
 from fencepost.simulator.world.recording import Recorder
 from fencepost.simulator.world.world import ADMIN
-
-Also = Callable[[Run, Recorder], None]
-"""Another watcher of the same run; it is called when the recorder has subscribed and the judges have not."""
-
-
-def nobody(_run: Run, _recorder: Recorder) -> None:
-    """No other watcher."""
 
 
 @attrs.define(eq=False)

@@ -52,7 +52,7 @@ from fencepost.simulator.actors.processors import Copies, transform
 from fencepost.simulator.actors.workloads import Recreation
 from fencepost.simulator.faults.injector import FaultInjector
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
-from fencepost.simulator.faults.random_faults import DAMAGES, RandomFaultPlan, RandomFaults
+from fencepost.simulator.faults.random_faults import DAMAGES, FAULT, RandomFaultPlan, RandomFaults
 from fencepost.simulator.judges.black_box import check, exactly_once
 from fencepost.simulator.judges.compaction import LastReader, check_compacted
 from fencepost.simulator.judges.coverage import Coverage
@@ -62,9 +62,10 @@ from fencepost.simulator.judges.operations import ClientOperation, Poll
 from fencepost.simulator.judges.recreated_topics import of_the_last_topics
 from fencepost.simulator.judges.rules import Anomaly, Violation
 from fencepost.simulator.judges.white_box import Invariants
-from fencepost.simulator.run_result import RunResult
+from fencepost.simulator.run_result import Also, RunResult
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import CallBegan
+from fencepost.simulator.world.history import History
 from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess, Script
 from fencepost.simulator.world.world import Disordered, World, WorldSettings
@@ -72,9 +73,9 @@ from fencepost.simulator.world.world import Disordered, World, WorldSettings
 CORE_FAILED: Final = "a core failed"
 JUDGE_FAILED: Final = "a judge failed"
 NOT_LIVE: Final = "liveness"
-FAULT: Final = "fault: "  # begins the mark of each kind of fault
 DAMAGED_PATIENCE: Final = 3_000 * NS_PER_MS  # longer than a request takes that is retried
 UNREACHABLE: Final = 1 << 62  # the end of a log that cannot be read
+KNOWN: Final = "known: "  # begins the mark of each known behaviour
 ENDED: Final = ("commit: ok", "abort: ok")  # marks of transactions whose process learned that they ended
 
 
@@ -536,13 +537,13 @@ class Run:
         self.exercised.update(verdict.exercised)
         yield from verdict.anomalies
         if cleanup is not None:
-            last = LastReader(
+            last_reader = LastReader(
                 name=self.spec.final.name,
                 to_the_end=finally_read,
                 begun_at=self.read_from,
                 ended_at=self.world.now,
             )
-            verdict = check_compacted(operations, cleanup, compacted, last)
+            verdict = check_compacted(operations, cleanup, compacted, last_reader)
             self.exercised.update(verdict.exercised)
             yield from verdict.anomalies
         results = self._results()
@@ -602,7 +603,7 @@ class Run:
                 excuse = known_kafka(anomaly, self.invariants.partitions)
                 if excuse is None:
                     return Violation(anomaly.rule.name, anomaly.text)
-                marks[f"known: {excuse.name}"] += 1
+                marks[KNOWN + excuse.name] += 1
         except Violation as violation:
             return violation
         except Disordered as problem:
@@ -623,7 +624,7 @@ class Run:
 
     # --- the result -----------------------------------------------------------------------------------------
 
-    def result(self, **more: Any) -> RunResult:
+    def result(self, *, record: Callable[[Also], History], **more: Any) -> RunResult:
         """The result of the run; `more` are the fields that only a fuzzed world, or only a scenario, has."""
         world, invariants = self.world, self.invariants
         self.exercised.update(invariants.exercised)
@@ -645,6 +646,7 @@ class Run:
             events=world.happened,
             elapsed=world.now,
             coverage=coverage,
+            record=record,
             **more,
         )
 

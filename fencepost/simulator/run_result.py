@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from fencepost.simulator.run import Run
 
 
+Also = Callable[["Run", Recorder], None]
+"""Another watcher of a run; it is called when the recorder has subscribed and the judges have not."""
+
+
+def nobody(_run: Run, _recorder: Recorder) -> None:
+    """No other watcher."""
+
+
 def counted(what: str) -> Callable[[Sized], str]:
     """Shows how many values a field has, for a repr that fits a screen."""
     return lambda values: f"<{len(values)} {what}>"
@@ -63,7 +71,7 @@ class RunResult:
     reached: tuple[str, ...] = attrs.field(default=(), repr=counted("points"))
     struck: tuple[str, ...] = attrs.field(default=(), repr=counted("faults"))
     commands: tuple[str, ...] = attrs.field(default=(), eq=False, repr=False)
-    record: Callable[[Callable[[Run, Recorder], None]], History] = attrs.field(eq=False, repr=False)
+    record: Callable[[Also], History] = attrs.field(eq=False, repr=False)
 
     @property
     def passed(self) -> bool:
@@ -73,7 +81,7 @@ class RunResult:
     @property
     def history(self) -> History:
         """Everything that happened, for tables and drawings."""
-        return self.record(lambda _run, _recorder: None)
+        return self.record(nobody)
 
     def raise_if_failed(self) -> None:
         """Raises SimulationFailed, which shows the end of the run and how to repeat it, unless it passed."""

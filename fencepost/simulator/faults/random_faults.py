@@ -40,6 +40,7 @@ from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
 
+FAULT: Final = "fault: "  # begins the mark of each kind of fault
 DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)  # the longest outlasts a request timeout
 LATE_MS: Final = (120, 150, 200, 300, 700, 1_700)  # long enough for the caller to retry before
 LATE_MARKERS_MS: Final = (20, 50, 10, 120)  # another coordinator needs some time to lead and to send
@@ -200,7 +201,7 @@ class RandomFaults:
         """Let the injector strike now, and record that if it had an effect."""
         strike = self.injector.strike(action, channel=channel, lasts_ms=lasts_ms)
         if strike.effects:
-            self.world.marks[f"fault: {kind.value}"] += 1
+            self.world.marks[FAULT + kind.value] += 1
             self.struck.append(StruckFault(at=self.world.now, kind=kind, what=what or str(action)))
         return strike
 

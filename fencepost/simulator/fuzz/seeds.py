@@ -12,13 +12,12 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from fencepost.simulator.faults.random_faults import FAULT
 from fencepost.simulator.fuzz.plan import Planner
 from fencepost.simulator.fuzz.worlds import try_seed
 from fencepost.simulator.judges.coverage import Coverage
 from fencepost.simulator.judges.rules import Violation
-from fencepost.simulator.run import FAULT
-
-KNOWN_MARK = "known: "
+from fencepost.simulator.run import KNOWN
 
 
 @attrs.frozen(kw_only=True)
@@ -130,12 +129,12 @@ class SeedTally:
     @property
     def faults(self) -> list[str]:
         """The kinds of fault that struck, by name."""
-        return [mark.removeprefix(FAULT) for mark in _named(self.marks, FAULT)]
+        return _names_of(FAULT, self.marks)
 
     @property
     def known(self) -> dict[str, int]:
         """The anomalies that Apache Kafka has, too, with the number of seeds in which they were seen."""
-        return {name.removeprefix(KNOWN_MARK): self.marks[name] for name in _named(self.marks, KNOWN_MARK)}
+        return {name: self.marks[KNOWN + name] for name in _names_of(KNOWN, self.marks)}
 
     @property
     def behaviours(self) -> dict[str, list[SeedFinding]]:
@@ -146,5 +145,5 @@ class SeedTally:
         return found
 
 
-def _named(names: Iterable[str], prefix: str) -> list[str]:
-    return sorted(name for name in names if name.startswith(prefix))
+def _names_of(kind: str, marks: Iterable[str]) -> list[str]:
+    return sorted(mark.removeprefix(kind) for mark in marks if mark.startswith(kind))

@@ -47,9 +47,9 @@ from fencepost.simulator.faults.random_faults import (
     RandomFaultPlan,
 )
 from fencepost.simulator.fuzz.plan import PLANNERS, Planner, draw, verifies
-from fencepost.simulator.recorded import Also, Watcher
+from fencepost.simulator.recorded import Watcher
 from fencepost.simulator.run import Role, Run, RunSpec, Task, run_of
-from fencepost.simulator.run_result import RunResult
+from fencepost.simulator.run_result import Also, RunResult
 from fencepost.simulator.scenarios.model import (
     LONG_MS,
     SESSIONS_MS,
@@ -204,11 +204,7 @@ def try_spec(spec: RunSpec, choices: Choices, watch: Callable[[Run], None] | Non
     drawn = len(choices.taken)  # those that drew the spec
     run = run_of(spec, choices, watch)
     run.end_at_first_breach()
-
-    def record(also: Also) -> History:
-        return _record_spec(spec, choices.taken[drawn:], also)
-
-    return run.result(record=record)
+    return run.result(record=lambda also: _record_spec(spec, choices.taken[drawn:], also))
 
 
 def _record_spec(spec: RunSpec, choices: Sequence[int], also: Also) -> History:

@@ -28,7 +28,7 @@ from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer
 from fencepost.simulator.actors.workloads import Membership, Runner
 from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.judges.rules import Violation
-from fencepost.simulator.recorded import Also, Watcher, nobody
+from fencepost.simulator.recorded import Watcher
 from fencepost.simulator.run import (
     CORE_FAILED,
     JUDGE_FAILED,
@@ -41,7 +41,7 @@ from fencepost.simulator.run import (
     failure,
     run_of,
 )
-from fencepost.simulator.run_result import RunResult
+from fencepost.simulator.run_result import Also, RunResult, nobody
 from fencepost.simulator.scenarios.model import (
     Case,
     ClusterShape,
@@ -118,12 +118,8 @@ def finish(case: Case, run: Run) -> RunResult:
         wrong = _play_and_judge(case, run)
     strikes = [strike for strike in run.injector.strikes if strike.struck]
     struck = tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes)
-
-    def record(also: Also) -> History:
-        return record_case(case, also).history
-
     return run.result(
-        record=record,
+        record=lambda also: record_case(case, also).history,
         name=case.name,
         problems=tuple(wrong),
         expected=tuple(_in_words(case.expect)),
