@@ -24,7 +24,7 @@ from fencepost.lab.rules import Reason, reason_of_reply
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.explore.broker import ExploredBroker, Message, RequestInFlight
-from fencepost.simulator.explore.history import BROKER_NAME, ExploredHistory
+from fencepost.simulator.explore.history import BROKER_NAME, ExploredHistory, PathWatch
 from fencepost.simulator.explore.steps import NO_MESSAGE
 from fencepost.simulator.explore.worlds import BROKER, World
 from fencepost.simulator.world.history import Appended, Arrived, Bounded, Coordinated, Sent
@@ -59,7 +59,7 @@ class _Delivery:
 
 
 @attrs.define(eq=False)
-class PathObserver:
+class PathObserver(PathWatch):
     """The details of a path. `replies` are the reasons of replies, some of which leave in a later step."""
 
     details: Details = attrs.Factory(Details)
@@ -67,8 +67,6 @@ class PathObserver:
     told: ExploredHistory = attrs.field(init=False)
     replies: dict[ReplyTo, Reason] = attrs.Factory(dict[ReplyTo, Reason])
     delivery: _Delivery = attrs.Factory(_Delivery)
-
-    # --- as a PathWatch
 
     def starts(self, told: ExploredHistory, root: World) -> None:
         """What the broker knows before the first step: the clients have introduced themselves."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from fencepost.broker.contract import NODE
+from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.transactions.state import Transactions
 from fencepost.protocol.batches import read_header
 from fencepost.protocol.messages import API_BY_REQUEST, Request
@@ -44,28 +45,25 @@ Travelling = deque[int | None]
 """The messages on one connection in one direction, oldest first; None for one that is left out."""
 
 
-class PathWatch(Protocol):
-    """Watches a path while its history is made."""
+class PathWatch:
+    """Watches a path while its history is made; this one looks away."""
 
     def starts(self, told: ExploredHistory, root: World) -> None:
         """Before the first event."""
-        ...
 
     def reached(self, broker: int, connection: int, message: int, began: int) -> None:
         """The broker in this state took a message, or crashed (NO_MESSAGE); `began` is the place of the first
         event of that.
         """
-        ...
 
     def sent(self, number: int, message: Message) -> None:
         """A message got this number; its event is the last one."""
-        ...
 
 
 class ExploredHistory:
     """Follows a path step by step; `events` is what has happened so far."""
 
-    def __init__(self, worlds: Worlds, root: World, watch: PathWatch | None = None) -> None:
+    def __init__(self, worlds: Worlds, root: World, watch: PathWatch) -> None:
         self.worlds, self.steps, self.watch = worlds, worlds.steps, watch
         self.events: list[Event] = []
         self.now = 0
@@ -78,8 +76,7 @@ class ExploredHistory:
         self.asked: dict[tuple[int, int], tuple[int | None, type[Request]]] = {}
         """The request of a slot, by connection."""
         self.bounds: dict[TopicPartition, tuple[int, int]] = {}
-        if watch is not None:
-            watch.starts(self, root)
+        watch.starts(self, root)
         for client in range(worlds.clients):
             at = FIRST_CLIENT + 2 * client
             if self.steps.processes[root[at]].attempts:
@@ -135,18 +132,20 @@ class ExploredHistory:
         began = len(self.events)
         if number is not None:
             self.events.append(Arrived(self.now, number=number))
-        _, posted = self.steps.broker(before[BROKER], connection, message)
-        self._broker_changes(before[BROKER], after[BROKER])
-        for where, sent in posted:
-            self._post(after, where, sent)
+        self._broker_steps(before, after, connection, message)
         error = self.steps.late_replies.get((before[BROKER], message))
         question = self.steps.messages[message]
         if late_of is not None and error is not None and isinstance(question, RequestInFlight):
             label = reply_label(API_BY_REQUEST[type(question.request)], error, None)
             reply = self._leave(BROKER_NAME, f"p{late_of}", label, answers=number)
             self.events.append(Lost(self.now, number=reply, because="nobody waits for it"))
-        if self.watch is not None:
-            self.watch.reached(before[BROKER], connection, message, began)
+        self.watch.reached(before[BROKER], connection, message, began)
+
+    def _broker_steps(self, before: World, after: World, connection: int, message: int) -> None:
+        _, posted = self.steps.broker(before[BROKER], connection, message)
+        self._broker_changes(before[BROKER], after[BROKER])
+        for where, sent in posted:
+            self._post(after, where, sent)
 
     def _post(self, after: World, where: int, sent: int) -> None:
         """A message leaves the broker; no one hears a reply on a connection that is gone."""
@@ -185,12 +184,8 @@ class ExploredHistory:
             queue.clear()
         self.stray.clear()
         self.events.append(Struck(self.now, participant=BROKER_NAME, label="restart"))
-        _, posted = self.steps.broker(before[BROKER], STRAY, NO_MESSAGE)
-        self._broker_changes(before[BROKER], after[BROKER])
-        for where, sent in posted:
-            self._post(after, where, sent)
-        if self.watch is not None:
-            self.watch.reached(before[BROKER], STRAY, NO_MESSAGE, began)
+        self._broker_steps(before, after, STRAY, NO_MESSAGE)
+        self.watch.reached(before[BROKER], STRAY, NO_MESSAGE, began)
 
     def _broker_changes(self, before: int, after: int) -> None:
         """The states of transactions, the batches and the bounds that are new."""
@@ -274,17 +269,16 @@ class ExploredHistory:
                 self.now, number=self.last_number, source=source, target=target, label=label, answers=answers
             )
         )
-        if self.watch is not None and message is not None:
+        if message is not None:
             self.watch.sent(self.last_number, message)
         return self.last_number
 
 
-def _records(logs: Iterable[object]) -> Iterable[tuple[str, TransactionRecord]]:
+def _records(logs: Iterable[LeaderLog]) -> Iterable[tuple[str, TransactionRecord]]:
     """The state of each transactional id at its coordinator."""
     for log in logs:
-        coordinator = getattr(log, "coordinator", None)
-        if isinstance(coordinator, Transactions):
-            yield from coordinator.records.items()
+        if isinstance(log.coordinator, Transactions):
+            yield from log.coordinator.records.items()
 
 
 def history_of(
@@ -294,7 +288,7 @@ def history_of(
     *,
     title: str,
     broken: tuple[str, ...],
-    watch: PathWatch | None = None,
+    watch: PathWatch,
 ) -> History:
     """The history of a whole path from `root`."""
     told, here = ExploredHistory(worlds, root, watch), root

@@ -129,13 +129,13 @@ class Explored:
     reached: dict[str, int]
     """How many steps there were of each kind: late requests, commits, markers (REACHED)."""
     config: ExploreConfig = attrs.field(repr=False)
-    retell: Callable[[PathWatch | None], History] | None = attrs.field(repr=False, eq=False)
+    retell: Callable[[PathWatch], History] | None = attrs.field(repr=False, eq=False)
     """Makes the history of the trace, when a violation was found."""
 
     @property
     def history(self) -> History | None:
         """The trace as pictures show it, when a violation was found."""
-        return None if self.retell is None else self.retell(None)
+        return None if self.retell is None else self.retell(PathWatch())
 
     @property
     def command(self) -> str:
@@ -228,7 +228,7 @@ class StateSearch:
         )
 
     def _history(
-        self, wrong: ExploredAnomaly, path: list[tuple[Transition, World]], watch: PathWatch | None
+        self, wrong: ExploredAnomaly, path: list[tuple[Transition, World]], watch: PathWatch
     ) -> History:
         title = f"{wrong.violation.value} in transaction version {self.config.transaction_version}"
         broken = (f"{wrong.violation.value}: {wrong.because}",)
