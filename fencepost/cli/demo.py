@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, WrongUsage
-from fencepost.cli.options import AsJson
+from fencepost.cli.options import AsJson, Flag
 from fencepost.cli.output import print_json, text_beside
 
 ALL_FLIGHTS = 336_776
@@ -27,7 +27,7 @@ def demo(
     sync: Literal["none", "commit", "all"] = "none",
     directory: Path | None = None,
     broken: Annotated[Literal["fencing", "dedup", "isolation"] | None, Parameter("--break")] = None,
-    follow: Annotated[bool, Parameter(negative="")] = False,
+    follow: Flag = False,
     as_json: AsJson = False,
 ) -> int:
     """Run a transactional pipeline over 336,776 real flights, kill it repeatedly, and check the result with

@@ -16,6 +16,7 @@ from cyclopts import Parameter, validators
 from fencepost.cli.errors import WrongUsage
 from fencepost.cli.files import PICTURE, Target
 from fencepost.cli.html_pages import Pages, numbered
+from fencepost.cli.options import Flag
 from fencepost.cli.table import terminal_width
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ WIDTH_MIN: Final = 60
 WIDTH_IN_PIPE: Final = 160
 SVG: Final = ".svg"
 
-_Flag = Parameter(negative="")
-
 
 @Parameter(name="*")
 @attrs.frozen(kw_only=True)
@@ -34,9 +33,7 @@ class DrawOptions:
     """What to show of a run, and how."""
 
     text: Annotated[
-        bool,
-        _Flag,
-        Parameter(help="Print each run as a table: one column per client and node, time downwards."),
+        Flag, Parameter(help="Print each run as a table: one column per client and node, time downwards.")
     ] = False
     svg: Annotated[
         Path | None,
@@ -58,10 +55,10 @@ class DrawOptions:
             help="Width of the table in characters. [default: COLUMNS, or the width of the terminal]",
         ),
     ] = None
-    ascii: Annotated[bool, _Flag, Parameter(help="Write the table with ASCII characters only.")] = False
-    slide: Annotated[
-        bool, _Flag, Parameter(help="Draw 16:9 slides with large type, as many as the run needs.")
-    ] = False
+    ascii: Annotated[Flag, Parameter(help="Write the table with ASCII characters only.")] = False
+    slide: Annotated[Flag, Parameter(help="Draw 16:9 slides with large type, as many as the run needs.")] = (
+        False
+    )
     scale: Annotated[
         float, Parameter(validator=validators.Number(gte=0.1, lte=10), help="Size of the pictures.")
     ] = 1.0

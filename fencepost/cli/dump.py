@@ -14,10 +14,9 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import attrs
-from cyclopts import Parameter
 
 from fencepost.check.findings import counted
 from fencepost.cli.errors import AND_THE_RIGHTS, OK, STDOUT, CommandFailed, WrongUsage, complain
@@ -31,7 +30,7 @@ from fencepost.cli.log_files import (
     refuse_pipe,
     segment_files,
 )
-from fencepost.cli.options import AsJson
+from fencepost.cli.options import AsJson, Flag
 from fencepost.cli.output import Json, print_json, text_of
 from fencepost.cli.table import moment
 from fencepost.journal.disk import DiskStorage
@@ -79,8 +78,8 @@ def dump(
     /,
     *,
     topic: tuple[str, ...] = (),
-    records: Annotated[bool, Parameter(negative="")] = False,
-    indexes: Annotated[bool, Parameter(negative="")] = False,
+    records: Flag = False,
+    indexes: Flag = False,
     as_json: AsJson = False,
 ) -> int:
     """Describe the contents of a log file or data directory.

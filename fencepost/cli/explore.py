@@ -17,28 +17,28 @@ from fencepost.check.findings import counted
 from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
 from fencepost.cli.errors import FAILED, OK, code_of
 from fencepost.cli.interruptions import Ended
-from fencepost.cli.options import AsJson, TimeBudget, WithoutFixes
+from fencepost.cli.options import AsJson, AtLeastOne, TimeBudget, WithoutFixes
 from fencepost.cli.output import Json, print_json, print_progress, text_beside
 
 if TYPE_CHECKING:
     from fencepost.lab.document import RunDocument
     from fencepost.simulator.explore import ExploreConfig, Explored
 
-_Count = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=9))]
-_AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=9))]
+_UpToNine = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=9))]
+_OneToNine = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=9))]
 
 
 def explore(
     *,
-    producers: _AtLeastOne = 1,
-    transactions: _AtLeastOne = 2,
-    retries: _Count = 1,
+    producers: _OneToNine = 1,
+    transactions: _OneToNine = 2,
+    retries: _UpToNine = 1,
     transaction_version: Literal[0, 1, 2] = 2,
-    partitions: _AtLeastOne = 1,
-    crashes: _Count = 0,
+    partitions: _OneToNine = 1,
+    crashes: _UpToNine = 0,
     partition_verification: bool | None = None,
     without_fixes: WithoutFixes = (),
-    max_states: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1_000_000,
+    max_states: AtLeastOne = 1_000_000,
     for_: TimeBudget = None,
     draw: DrawOptions = NO_DRAWING,
     output: Path | None = None,

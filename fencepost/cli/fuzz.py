@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import attrs
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
 from fencepost.check.findings import counted
 from fencepost.cli.errors import FAILED, OK, code_of
 from fencepost.cli.html_pages import Pages
 from fencepost.cli.interruptions import Ended
-from fencepost.cli.options import AsJson, TimeBudget, WithoutFixes
+from fencepost.cli.options import AsJson, AtLeastOne, AtLeastZero, Flag, TimeBudget, WithoutFixes
 from fencepost.cli.output import Json, print_json, text_beside
 from fencepost.cli.table import print_table
 
@@ -37,8 +37,6 @@ SEEDS: Final = 1_000
 SEEDS_MAX: Final = 1 << 62  # as many as there is time for
 DIGITLESS: Final = 10  # seconds; fewer are printed with decimals
 
-_Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
-_AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Version = Literal[0, 1, 2]
 Protection = Literal["fencing", "dedup"]
 Workload = Literal[
@@ -127,17 +125,17 @@ DEFAULT_WORLD: Final = WorldOptions()
 
 def fuzz(
     *,
-    seeds: _AtLeastOne | None = None,
+    seeds: AtLeastOne | None = None,
     for_: TimeBudget = None,
-    first_seed: _Number = 0,
-    cores: _AtLeastOne | None = None,
+    first_seed: AtLeastZero = 0,
+    cores: AtLeastOne | None = None,
     options: WorldOptions = DEFAULT_WORLD,
-    keep_going: Annotated[bool, Parameter(negative="")] = False,
-    shrink: Annotated[bool, Parameter(negative="")] = False,
+    keep_going: Flag = False,
+    shrink: Flag = False,
     html: Path | None = None,
     output: Path | None = None,
     junit: Path | None = None,
-    coverage: Annotated[bool, Parameter(negative="")] = False,
+    coverage: Flag = False,
     as_json: AsJson = False,
 ) -> int:
     """Run random simulated clusters until one violates a rule.

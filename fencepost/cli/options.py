@@ -72,6 +72,10 @@ ClientId = Annotated[
         "--client-id", help="The name of this client: for faults, the broker's log and `fencepost group`."
     ),
 ]
+Flag = Annotated[bool, Parameter(negative="")]
+"""An option that is given or not: it has no value, and no --no-... that takes it back."""
+AtLeastZero = Annotated[int, Parameter(validator=validators.Number(gte=0))]
+AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Int64 = Annotated[int, Parameter(validator=validators.Number(gte=-INT64_MAX - 1, lte=INT64_MAX))]
 """A time or an id, as the protocol encodes it."""
 AsJson = Annotated[

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import attrs
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
 from fencepost.check.findings import counted
 from fencepost.cli.delays import told_of_delays
@@ -26,6 +26,7 @@ from fencepost.cli.options import (
     ANSWER_MS,
     LOCAL,
     AsJson,
+    AtLeastOne,
     ClientId,
     ClusterOptions,
     InPartition,
@@ -236,7 +237,7 @@ def produce(
     reading: InputOptions = LINES,
     every: RecordOptions = AS_THEY_ARE,
     transactional_id: str | None = None,
-    records_per_transaction: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
+    records_per_transaction: AtLeastOne | None = None,
     compression: Annotated[
         Literal["none", "gzip", "snappy", "lz4", "zstd"], Parameter(("--compression", "-z"))
     ] = "none",

@@ -19,7 +19,7 @@ from cyclopts import Parameter
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity, counted
 from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
-from fencepost.cli.options import AsJson
+from fencepost.cli.options import AsJson, Flag
 from fencepost.cli.output import print_json
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.storage import Storage, StorageError, StorageReader
@@ -35,7 +35,7 @@ def repair(
     directory: Path,
     /,
     *,
-    write: Annotated[bool, Parameter(negative="")] = False,
+    write: Flag = False,
     adopt: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     as_json: AsJson = False,
 ) -> int:

@@ -14,7 +14,16 @@ from typing import Annotated, Final, NamedTuple
 from cyclopts import Parameter, Token
 
 from fencepost.cli.errors import ADVICE, CommandFailed, WrongUsage, complain
-from fencepost.cli.options import LOCAL, AsJson, ClusterOptions, InPartitions, Int64, InTopic, partitions_of
+from fencepost.cli.options import (
+    LOCAL,
+    AsJson,
+    ClusterOptions,
+    Flag,
+    InPartitions,
+    Int64,
+    InTopic,
+    partitions_of,
+)
 from fencepost.cli.output import Columns, print_rows
 from fencepost.cli.times import moment_in, now_ms, seconds_in
 from fencepost.client.shells.sync import Admin
@@ -40,7 +49,6 @@ def _moment_ms(_: type, tokens: Sequence[Token]) -> int:
         raise ValueError(f"{text!r} is not a time such as 2026-11-23T16:00:00 or 2026-11-23T16:00Z") from None
 
 
-Flag = Annotated[bool, Parameter(negative="")]
 Moment = Annotated[int | None, Parameter(converter=_moment_ms, metavar="TIME")]
 Duration = Annotated[int | None, Parameter(converter=_duration_ms, allow_leading_hyphen=True, metavar="TIME")]
 

@@ -20,7 +20,7 @@ from cyclopts import Parameter
 from fencepost.check.findings import counted
 from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
 from fencepost.cli.errors import FAILED, OK, WrongUsage
-from fencepost.cli.options import AsJson, TimeBudget
+from fencepost.cli.options import AsJson, Flag, TimeBudget
 from fencepost.cli.output import Json, print_json
 from fencepost.cli.scenario_files import Chosen, chosen, files_of
 from fencepost.cli.table import GREEN, RED, print_table, styled, terminal_width
@@ -46,8 +46,8 @@ def run(
     output: Path | None = None,
     junit: Path | None = None,
     for_: TimeBudget = None,
-    verbose: Annotated[bool, Parameter(negative="")] = False,
-    step: Annotated[bool, Parameter(negative="")] = False,
+    verbose: Flag = False,
+    step: Flag = False,
     beside: tuple[str, ...] = (),
     as_json: AsJson = False,
 ) -> int:

@@ -20,7 +20,7 @@ from cyclopts import Parameter, validators
 from fencepost.cli.errors import OK, WrongUsage
 from fencepost.cli.files import read_text, refuse_uri
 from fencepost.cli.log_lines import LogFormat, LogLevel, writing_log
-from fencepost.cli.options import WithoutFixes, settings_in
+from fencepost.cli.options import Flag, WithoutFixes, settings_in
 
 if TYPE_CHECKING:
     import trio
@@ -56,9 +56,9 @@ def serve(
     directory: Path | None = None,
     /,
     *,
-    memory: Annotated[bool, Parameter(negative="")] = False,
+    memory: Flag = False,
     host: str = "127.0.0.1",
-    insecure: Annotated[bool, Parameter(negative="")] = False,
+    insecure: Flag = False,
     port: PortNumber = DEFAULT_PORT,
     advertised_listener: str | None = None,
     protocol: Literal["kafka", "fencepost", "both"] = "both",
@@ -74,7 +74,7 @@ def serve(
     without_fixes: WithoutFixes = (),
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", show=False)] = (),
     fault: Annotated[tuple[str, ...], Parameter(negative="")] = (),
-    follow: Annotated[bool, Parameter(negative="")] = False,
+    follow: Flag = False,
     metrics_port: PortNumber | None = None,
     metrics_host: str = "127.0.0.1",
     log_level: LogLevel = "info",

@@ -11,9 +11,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
-
-from cyclopts import Parameter, validators
+from typing import TYPE_CHECKING, Final
 
 from fencepost.check.findings import counted
 from fencepost.cli.errors import OK, CommandFailed, WrongUsage, code_of
@@ -22,7 +20,7 @@ from fencepost.cli.fuzz import DEFAULT_WORLD, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
 from fencepost.cli.html_pages import Pages
 from fencepost.cli.interruptions import Ended
-from fencepost.cli.options import AsJson
+from fencepost.cli.options import AsJson, AtLeastOne, AtLeastZero
 from fencepost.cli.output import Json, print_json, print_progress, text_beside
 from fencepost.cli.scenario_files import read
 
@@ -31,18 +29,16 @@ if TYPE_CHECKING:
 
 COLLECT_EVERY: Final = 50  # attempts
 
-_Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
-
 
 def shrink(
     file: Path | None = None,
     /,
     *,
-    seed: _Number | None = None,
+    seed: AtLeastZero | None = None,
     options: WorldOptions = DEFAULT_WORLD,
     output: Path | None = None,
     html: Path | None = None,
-    budget: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
+    budget: AtLeastOne | None = None,
     as_json: AsJson = False,
 ) -> int:
     """Reduce a failing run to a small scenario.

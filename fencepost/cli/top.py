@@ -11,7 +11,7 @@ from typing import Annotated, Final, NamedTuple
 import attrs
 from cyclopts import Parameter, validators
 
-from fencepost.cli.options import LOCAL, AsJson, ClusterOptions
+from fencepost.cli.options import LOCAL, AsJson, AtLeastOne, ClusterOptions, Flag
 from fencepost.cli.output import Columns, print_json, print_progress, print_rows, row_of
 from fencepost.cli.table import Duration, as_words, is_terminal, moment
 from fencepost.client.shells.sync import Admin
@@ -60,8 +60,8 @@ REQUESTS: Columns[RequestRates] = (
 def top(
     *,
     interval: Interval = 2.0,
-    once: Annotated[bool, Parameter(negative="")] = False,
-    limit: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 20,
+    once: Flag = False,
+    limit: AtLeastOne = 20,
     cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:

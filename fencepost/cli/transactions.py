@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
 import attrs
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
 from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
 from fencepost.cli.options import (
     LOCAL,
     AsJson,
+    AtLeastZero,
     ClusterOptions,
     InPartition,
     Int64,
@@ -120,7 +121,6 @@ HANGING: Columns[Opened] = (
 
 MAX_TRANSACTION_TIMEOUT_MIN: Final = 15  # Kafka's default of transaction.max.timeout.ms
 PRODUCERS_AT_ONCE: Final = 500  # as Kafka's tool asks
-Minutes = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 
 
 def list_transactions(
@@ -238,7 +238,7 @@ def find_hanging(
     broker_id: int | None = None,
     topic: InTopic | None = None,
     partition: InPartition | None = None,
-    max_transaction_timeout: Minutes = MAX_TRANSACTION_TIMEOUT_MIN,
+    max_transaction_timeout: AtLeastZero = MAX_TRANSACTION_TIMEOUT_MIN,
     cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> int:
@@ -278,7 +278,7 @@ def find_hanging(
 def find_late(
     *,
     broker_id: int | None = None,
-    max_transaction_timeout: Minutes = MAX_TRANSACTION_TIMEOUT_MIN,
+    max_transaction_timeout: AtLeastZero = MAX_TRANSACTION_TIMEOUT_MIN,
     cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> int:
