@@ -272,19 +272,19 @@ class _Plan:
         if refusals:
             complain(str(not_readable(refusals)), then="reading the other partitions")
         ends = None if self.follow else ends_at(admin, self.until, has)
+        reader = _PollingReader(
+            consumer, admin, None if self.follow else POLLS_MAX, commits=self.group is not None
+        )
         if self.group is None:
             starts = starts_at(admin, self.start, has)
             if self.start.kind is Kind.LAST:
-                reader = _PollingReader(consumer, POLLS_MAX, _ends_now(admin))
-                starts = starts_of_last(self.start.number, has, ends or has.stable_ends, reader.read)
-            polls_max = None if self.follow else POLLS_MAX
-            reader = _PollingReader(consumer, polls_max, _ends_now(admin))
-            is_whole = reader.show(reader.assigned(starts, ends), write, self.records_max)
+                read = _PollingReader(consumer, admin, POLLS_MAX).read  # looks back, even with --follow
+                starts = starts_of_last(self.start.number, has, ends or has.stable_ends, read)
+            polls = reader.assigned(starts, ends)
         else:
             consumer.subscribe([self.topic])
-            polls_max = None if self.follow else POLLS_MAX
-            reader = _PollingReader(consumer, polls_max, _ends_now(admin), commits=True)
-            is_whole = reader.show(reader.of_group(self.group, ends), write, self.records_max)
+            polls = reader.of_group(self.group, ends)
+        is_whole = reader.show(polls, write, self.records_max)
         if is_whole and (behind := waiting(has)) and self.until.kind is Kind.LATEST:
             complain(
                 f"an open transaction hides {behind} from read_committed",
@@ -295,17 +295,13 @@ class _Plan:
             raise not_readable(refusals)
 
 
-def _ends_now(admin: Admin) -> Callable[[Collection[TopicPartition]], Offsets]:
-    return lambda parts: admin.end_offsets(parts, isolation_level="read_uncommitted")
-
-
 @attrs.define
 class _PollingReader:
     """Polls a consumer up to given ends."""
 
     consumer: Consumer
+    admin: Admin
     polls_max: int | None
-    ends_now: Callable[[Collection[TopicPartition]], Offsets]
     commits: bool = False
 
     def read(self, starts: Offsets, ends: Offsets) -> Iterator[Record]:
@@ -359,8 +355,8 @@ class _PollingReader:
         """CommandFailed if a log has no more records and is shorter than it was: its old end is never
         reached.
         """
-        parts = self.consumer.assignment()
-        for part, now in self.ends_now(parts).items():
+        ends_now = self.admin.end_offsets(self.consumer.assignment(), isolation_level="read_uncommitted")
+        for part, now in ends_now.items():
             if now < ends[part] and self.consumer.position(part) >= now:
                 raise CommandFailed(
                     f"{part} ended at offset {ends[part]} when this command began, and ends at {now} now: "
