@@ -6,7 +6,6 @@ Rule: a program that only polls hears of each problem that lasts: by one warning
 # A consumer retries, and poll() returns nothing meanwhile. So each step looks for what is wrong, and
 # remembers since when:
 #
-#     no broker can be connected to                           at once      a warning
 #     a partition or the group is refused, again and again    after 3 s    a warning
 #     a subscribed topic has no metadata                      after 1 s    a warning
 #     its name is invalid, or ACLs forbid reading it          at once      poll() raises it once
@@ -50,14 +49,12 @@ class ConsumerProblems:
     """Since when (ms) a problem lasts, by its kind and its object; infinite once the program has heard."""
     _before: dict[tuple[str, str], float] = attrs.field(factory=dict)
     """The same at the last step."""
-    _is_warned: bool = False
-    """Whether the program has heard that no broker answers."""
 
     def notice(self, readings: Readings, member: GroupMember | None, now: int) -> list[WarnProgram]:
         """Looks for problems: returns the warnings that are due, and sets the errors that poll() raises."""
         self._before, self._since = self._since, {}
         self._notice_missing(readings, now)
-        warnings = [*self._unreadable_topics(member, now), *self._unreachable()]
+        warnings = [*self._unreadable_topics(member, now)]
         warnings += self._refused(readings, member, now)
         return [WarnProgram(warning) for warning in warnings]
 
@@ -112,13 +109,6 @@ class ConsumerProblems:
             else:
                 continue  # poll() raises another error first
             self._since["unreadable", what] = inf
-
-    def _unreachable(self) -> Iterator[str]:
-        """Of a wrong address, a program that only polls would hear nothing else."""
-        cluster = self._calls.cluster
-        if cluster.is_unreachable and not self._is_warned:
-            self._is_warned = True
-            yield f"no broker answered at {cluster.bootstrap_in_words()}; the consumer keeps trying"
 
     def _refused(self, readings: Readings, member: GroupMember | None, now: int) -> Iterator[str]:
         """Partitions, or a group, whose broker keeps answering with an error that may pass."""

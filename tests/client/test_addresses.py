@@ -9,12 +9,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
-from fencepost import Admin, AsyncAdmin, Broker, Consumer, RequestTimeout, TopicPartition
+from fencepost import Admin, AsyncAdmin, Broker, Consumer, Producer, RequestTimeout, TopicPartition
 from fencepost.client.metadata import ClusterMetadata
 from fencepost.client.network import AddressInfo
 
@@ -158,6 +159,26 @@ def test_the_error_says_why_no_address_could_be_connected_to(shell: str, refusin
     with pytest.raises(socket.gaierror) as unknown:
         socket.getaddrinfo("no-host.invalid", 9092)
     assert found.groups() == (os.strerror(errno.ECONNREFUSED), unknown.value.strerror)
+
+
+def init_transactions(address: str) -> None:
+    with Producer(address, max_block_ms=500, transactional_id="x") as producer:
+        producer.init_transactions()
+
+
+@pytest.mark.parametrize("shell", [*SHELLS, "producer"])
+def test_a_client_that_finds_no_broker_logs_it_once(
+    shell: str, refusing: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"127.0.0.1:{refusing}"
+    ask = partial(topics, shell, default_api_timeout_ms=500) if shell in SHELLS else init_transactions
+    with pytest.raises(RequestTimeout):
+        ask(address)
+    (message,) = caplog.messages
+    assert message == (
+        f"no broker answered at {address} (Connection refused); the client keeps trying: check the address, "
+        "and that a broker runs there"
+    )
 
 
 @pytest.fixture

@@ -350,5 +350,4 @@ def test_an_address_without_a_broker_is_logged_once(
         SHELLS[shell](address, story)
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("fencepost.client", "WARNING")
-    refused = f"127.0.0.1:{port} (Connection refused)"
-    assert record.message == f"no broker answered at {refused}; the consumer keeps trying"
+    assert record.message.startswith(f"no broker answered at 127.0.0.1:{port} (Connection refused); ")
