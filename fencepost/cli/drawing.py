@@ -132,8 +132,8 @@ class Pictures:
             then = f"`fencepost run ... --text` shows the steps and lanes of {history.title!r}"
             raise WrongUsage(str(nothing), then=then) from None
 
-    def show(self, history: History) -> None:
-        """Prints the table and writes the pictures of one run."""
+    def show(self, history: History) -> list[Path]:
+        """Prints the table and writes the pictures of one run; returns the files of the pictures."""
         from fencepost.simulator.draw.slides import slides
         from fencepost.simulator.draw.svg import draw
 
@@ -141,10 +141,11 @@ class Pictures:
         part, first = self.part_of(history)
         if given.text:
             print(self._table(part, first))
-        if given.svg is not None:
-            drawn = slides(part, first=first, scale=given.scale) if given.slide else None
-            for picture in drawn or [draw(part, first=first, scale=given.scale)]:
-                self._write(given.svg, picture)
+        if given.svg is None:
+            return []
+        drawn = slides(part, first=first, scale=given.scale) if given.slide else None
+        pictures = drawn or [draw(part, first=first, scale=given.scale)]
+        return [self._write(given.svg, picture) for picture in pictures]
 
     def _table(self, history: History, first: int) -> str:
         from fencepost.simulator.draw.text import in_ascii, space_time
@@ -155,11 +156,12 @@ class Pictures:
         table = space_time(history, width=width or WIDTH_IN_PIPE, folds=width is not None, first=first)
         return in_ascii(table) if given.ascii else table
 
-    def _write(self, svg: Path, picture: str) -> None:
+    def _write(self, svg: Path, picture: str) -> Path:
         self.count += 1
         target = _picture(numbered(svg, self.count, SVG))
         target.prove()
         target.write(picture)
+        return target.path
 
 
 def _picture(path: Path) -> Target:

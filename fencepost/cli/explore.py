@@ -16,6 +16,7 @@ from cyclopts import Parameter, validators
 from fencepost.check.findings import counted
 from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
 from fencepost.cli.errors import FAILED, OK, code_of
+from fencepost.cli.html_pages import files_line
 from fencepost.cli.interruptions import Ended
 from fencepost.cli.options import AsJson, AtLeastOne, TimeBudget, WithoutFixes
 from fencepost.cli.output import Json, print_json, print_progress, text_beside
@@ -100,10 +101,10 @@ def explore(
     )
     result = _search(config, for_)
     explored = result.explored
-    document = _show(pictures, explored)
+    document, written = _show(pictures, explored)
     told = result.words()
     with text_beside(as_json=as_json):
-        print("\n".join(told))
+        print("\n".join((*told, *written)))
         if output is not None and document is not None:
             _save(output, explored, document)
     if report is not None:
@@ -120,16 +121,18 @@ def explore(
     return OK if explored.complete else result.code
 
 
-def _show(pictures: Pictures, explored: Explored) -> RunDocument | None:
-    """Shows the trace to a violation, and returns its document; None if there is none."""
+def _show(pictures: Pictures, explored: Explored) -> tuple[RunDocument | None, list[str]]:
+    """Shows the trace to a violation. Returns its document, None if there is none, and lines that name the
+    files.
+    """
     from fencepost.lab.recordings import record_explored
 
-    document = record_explored(explored)
-    if explored.history is not None:
-        pictures.show(explored.history)
+    document, written = record_explored(explored), list[str]()
+    if explored.history is not None and (drawn := pictures.show(explored.history)):
+        written.append(f"  {files_line('picture', drawn, width=7)}")
     if document is not None and pictures.options.html is not None:
-        pictures.pages.write([document])
-    return document
+        written.append(f"  {files_line('page', [pictures.pages.write([document])], width=7)}")
+    return document, written
 
 
 class _TimeIsOver(Exception):

@@ -14,7 +14,7 @@ from fencepost.check.findings import counted
 from fencepost.cli.artefacts import FailedRun, JUnitCase, files_in, save
 from fencepost.cli.errors import OK
 from fencepost.cli.files import Target
-from fencepost.cli.html_pages import Pages
+from fencepost.cli.html_pages import Pages, files_line
 from fencepost.cli.shrink import GENERATED, shrink_to
 from fencepost.lab.recordings import record
 from fencepost.simulator.fuzz.shrinking import failing_seed
@@ -59,7 +59,7 @@ class FindingFiles:
         if self.output is not None:
             self._draw(self.output, finding, path, case)
         if self.pages.path is not None:
-            self.pages.of_case(case)
+            print(f"  {files_line('page', [self.pages.of_case(case)], width=7)}")
         return OK
 
     def _draw(self, directory: Path, finding: SeedFinding, path: Path, case: Case) -> None:

@@ -21,11 +21,23 @@ if TYPE_CHECKING:
     from fencepost.simulator.scenarios.model import Case
 
 HTML: Final = ".html"
+NAMED_MAX: Final = 5  # files in one line
 
 
 def numbered(path: Path, count: int, suffix: str) -> Path:
     """The file with this number, from 1: NAME.html, NAME-2.html, and so on."""
     return path if count == 1 else path.with_name(f"{path.stem}-{count}{path.suffix or suffix}")
+
+
+def files_line(word: str, files: Sequence[Path], *, width: int) -> str:
+    """The line that names files of one kind; of many, the first two and the last one. `width`: of headings in
+    the lines around it.
+    """
+    shown = [str(file) for file in files]
+    if len(files) > NAMED_MAX:
+        shown[2:-1] = ["..."]
+    heading = f"{word}{'s' if len(files) > 1 else ''}:"
+    return f"{heading:{width}} {', '.join(shown)}"
 
 
 @attrs.define
@@ -34,15 +46,14 @@ class Pages:
 
     path: Path | None
     count: int = 0
-    written: Path | None = None  # the last file
 
     def prove(self) -> None:
         """CommandFailed if the first file cannot be written."""
         if self.path is not None:
             _target(self.path).prove()
 
-    def write(self, documents: Sequence[RunDocument], divergence: tuple[int, int] | None = None) -> None:
-        """Writes the page of a run, or of two side by side."""
+    def write(self, documents: Sequence[RunDocument], divergence: tuple[int, int] | None = None) -> Path:
+        """Writes the page of a run, or of two side by side; returns its path."""
         from fencepost.lab.pages import file_page
 
         assert self.path is not None, "pages are wanted"
@@ -51,18 +62,17 @@ class Pages:
         target = _target(file)
         target.prove()
         target.write(file_page(documents, divergence=divergence))
-        self.written = file
+        return file
 
-    def of_case(self, case: Case, other: Case | None = None) -> None:
-        """Runs a case for its page, and the `other` one for the right side."""
+    def of_case(self, case: Case, other: Case | None = None) -> Path:
+        """Runs a case for its page, and the `other` one for the right side; returns the path of the page."""
         from fencepost.lab.comparison import compare
         from fencepost.lab.recordings import record
 
         if other is None:
-            self.write([record(case)])
-        else:
-            both = compare(record(case), record(other))
-            self.write([both["left"], both["right"]], both["divergence"])
+            return self.write([record(case)])
+        both = compare(record(case), record(other))
+        return self.write([both["left"], both["right"]], both["divergence"])
 
 
 def _target(path: Path) -> Target:

@@ -20,6 +20,7 @@ from cyclopts import Parameter
 from fencepost.check.findings import counted
 from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
 from fencepost.cli.errors import FAILED, OK, WrongUsage
+from fencepost.cli.html_pages import files_line
 from fencepost.cli.options import AsJson, Flag, TimeBudget
 from fencepost.cli.output import Json, print_json
 from fencepost.cli.scenario_files import Chosen, chosen, files_of
@@ -166,6 +167,9 @@ class _Told:
     left: int = 0
     failed: list[RunResult] = attrs.Factory(list["RunResult"])
     cases: list[JUnitCase] = attrs.Factory(list["JUnitCase"])
+    drawn: list[Path] = attrs.Factory(list[Path])
+    pages: list[Path] = attrs.Factory(list[Path])
+    """The pictures and pages that were written, and not named yet."""
 
     def story(self, story: list[Chosen]) -> None:
         """Runs a scenario, and prints its line when all its runs are finished."""
@@ -180,6 +184,7 @@ class _Told:
             count = f"{passed}" if passed == done else f"{passed} of {done}"
             name = escaped(story[0].case.scenario.name)
             print(f"{styled('pass', GREEN)}  {name}  ({count} {'run' if done == 1 else 'runs'})")
+            self._print_files()
 
     def _run(self, each: Chosen) -> bool:
         """Runs one variant, and prints or saves what was requested of it."""
@@ -190,13 +195,14 @@ class _Told:
         if self.pictures.options.wanted:
             recorded = record_case(each.case)
             result, history = recorded.result, recorded.history
-            self.pictures.show(history)
+            self.drawn += self.pictures.show(history)
         else:
             result = run_case(each.case)
-        page = None if self.pictures.options.html is None else self._page(each)
+        if self.pictures.options.html is not None:
+            self._page(each)
         seconds = time.perf_counter() - began
         self.runs += 1
-        self._print(each, result, page)
+        self._print(each, result)
         case = JUnitCase(suite=each.case.scenario.name, name=result.name, seconds=seconds)
         if not result.passed:
             self.failed.append(result)
@@ -206,15 +212,19 @@ class _Told:
         self.cases.append(case)
         return result.passed
 
-    def _page(self, each: Chosen) -> Path | None:
-        """Writes the page of a run; None if `--beside` changes nothing in it."""
+    def _page(self, each: Chosen) -> None:
+        """Writes the page of a run, unless `--beside` changes nothing in it."""
         other = None if self.others is None else self.others.get((each.path, each.number))
-        if self.others is not None and other is None:
-            return None
-        self.pictures.pages.of_case(each.case, other)
-        return self.pictures.pages.written
+        if self.others is None or other is not None:
+            self.pages.append(self.pictures.pages.of_case(each.case, other))
 
-    def _print(self, each: Chosen, result: RunResult, page: Path | None) -> None:
+    def _print_files(self) -> None:
+        for word, files in (("picture", self.drawn), ("page", self.pages)):
+            if files:
+                print(f"      {files_line(word, files, width=9)}")
+            files.clear()
+
+    def _print(self, each: Chosen, result: RunResult) -> None:
         if self.is_json:
             print_json(_as_json(result))
         elif self.is_full or not result.passed:
@@ -222,8 +232,7 @@ class _Told:
             print(f"{sign}  {escaped(result.name)}")
             for line in _lines(result):
                 print(f"      {escaped(line)}")
-            if page is not None:
-                print(f"      page:     {page}")
+            self._print_files()
             if not result.passed:
                 print(f"      show:     fencepost run {each.words} --text")
 

@@ -18,7 +18,7 @@ from fencepost.cli.errors import OK, CommandFailed, WrongUsage, code_of
 from fencepost.cli.files import FileKind, Target
 from fencepost.cli.fuzz import DEFAULT_WORLD, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
-from fencepost.cli.html_pages import Pages
+from fencepost.cli.html_pages import Pages, files_line
 from fencepost.cli.interruptions import Ended
 from fencepost.cli.options import AsJson, AtLeastOne, AtLeastZero
 from fencepost.cli.output import Json, print_json, print_progress, text_beside
@@ -77,7 +77,8 @@ def shrink(
     code = shrink_to(target, name, failing, origin=f"{name}{options}", budget=budget, as_json=as_json)
     if html is not None and target.path.exists():
         (case,) = cases(read(target.path))
-        pages.of_case(case)
+        with text_beside(as_json=as_json):
+            print(f"  {files_line('page', [pages.of_case(case)], width=9)}")
     return code
 
 

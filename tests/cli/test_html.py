@@ -127,19 +127,22 @@ def test_a_change_is_checked_before_anything_runs(
 # --- findings -----------------------------------------------------------------------------------------------
 
 
-def test_a_seed_that_fails_has_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_that_fails_has_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["fuzz", "--cores", "1", "--break", "fencing", "--html", "found.html"]) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["found.html"]
+    assert [path.name for path in tmp_path.iterdir()] == pages_named(capsys) == ["found.html"]
     document = only_run_in(tmp_path / "found.html")
     assert document["settings"]["broken"] == ["fencing"]
     assert len(document["broken"]) == 1
     assert document["source"] == "simulation"
 
 
-def test_an_explored_trace_has_its_page(tmp_path: Path) -> None:
+def test_an_explored_trace_has_its_page(tmp_path: Path, capsys: Output) -> None:
     page = tmp_path / "trace.html"
     assert run(["explore", "--transaction-version", "0", "--html", str(page)]) == 1
+    assert pages_named(capsys) == [str(page)]
     document = only_run_in(page)
     assert [each["rule"] for each in document["broken"]] == ["G1a"]
     page.unlink()
@@ -147,10 +150,11 @@ def test_an_explored_trace_has_its_page(tmp_path: Path) -> None:
     assert not page.exists(), "nothing was found"
 
 
-def test_a_shrunk_run_has_its_page(tmp_path: Path) -> None:
+def test_a_shrunk_run_has_its_page(tmp_path: Path, capsys: Output) -> None:
     small, page = tmp_path / "small.toml", tmp_path / "small.html"
     seed = ["--seed", str(failing_with("fencing")), "--break", "fencing", "--budget", "3000"]
     assert run(["shrink", *seed, "--output", str(small), "--html", str(page)]) == 0
+    assert pages_named(capsys) == [str(page)]
     document = only_run_in(page)
     assert document["settings"]["broken"] == ["fencing"]
     assert len(document["broken"]) == 1

@@ -324,9 +324,18 @@ def test_a_part_that_one_of_the_runs_lacks_is_found_before_any_is_shown(capsys: 
     assert "the run has nothing between 20 and 9\n" in told.err
 
 
-def test_slides_are_numbered_and_have_the_size_of_a_screen(story: Path, tmp_path: Path) -> None:
+def test_pictures_that_stop_early_are_named_too(tmp_path: Path, capsys: Output) -> None:
+    assert run(["run", "late_end_txn", "--until", "3ms", "--svg", str(tmp_path / "s.svg")]) == 0
+    assert f"      pictures: {tmp_path}/s.svg, {tmp_path}/s-2.svg\n" in capsys.readouterr().out
+
+
+def test_slides_are_numbered_and_have_the_size_of_a_screen(
+    story: Path, tmp_path: Path, capsys: Output
+) -> None:
     assert run(["run", str(story), "--svg", str(tmp_path / "s.svg"), "--slide", "--scale", "0.5"]) == 0
     pages = sorted(path.name for path in tmp_path.glob("*.svg"))
+    named = re.findall(r"[\w-]+\.svg", capsys.readouterr().out)
+    assert sorted(named) == pages, "the output names every file"
     assert pages[:2] == ["s-2.svg", "s-3.svg"]
     for page in pages:
         assert 'width="960" height="540"' in (tmp_path / page).read_text()
