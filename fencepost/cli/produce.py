@@ -67,6 +67,13 @@ TAKES: Final = {
     "raw": (),
 }
 """The format options that apply to each format; the others would do nothing."""
+TYPED: Final = {
+    "text": "one record per line",
+    "jsonl": "one JSON object per line",
+    "csv": "a line of column names, then one record per line",
+    "raw": "one record in all",
+}
+"""What to type at a terminal."""
 
 
 @Parameter(name="*")
@@ -324,6 +331,9 @@ def read(files: tuple[Path, ...], options: InputOptions) -> Iterator[Outgoing]:
 
 
 def _read(files: tuple[Path, ...], options: InputOptions, dialect: TextDialect) -> Iterator[Outgoing]:
+    if not files and sys.stdin.isatty():
+        what = TYPED[options.format]
+        print(f"Reading from the terminal: {what}. Ctrl-D ends the input.", file=sys.stderr)
     if options.format == "raw":
         yield from (Outgoing(None, file.read_bytes()) for file in files)
         if not files:

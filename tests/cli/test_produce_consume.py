@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 from collections.abc import Generator, Iterator
@@ -142,6 +143,24 @@ def test_what_is_the_same_for_every_record(tool: DataTool, topic: str) -> None:
     ]
     tool.produce(topic, '{"value": "v", "partition": 1}', "-f", "jsonl", "--repartition", "-k", "k")
     assert "name=value" in tool.produce(topic, "v\n", "-H", "a", code=2)
+
+
+class Terminal(io.BytesIO):
+    """What is typed at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("format_", "said"), [("text", "one record per line"), ("raw", "one record in all")])
+def test_it_says_at_a_terminal_what_it_reads(
+    tool: DataTool, topic: str, monkeypatch: pytest.MonkeyPatch, format_: str, said: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Terminal(b"a\n")))
+    _, err = tool.both("produce", topic, "-f", format_)
+    assert err == f"Reading from the terminal: {said}. Ctrl-D ends the input.\n"
+    tool.give("b\n")
+    assert tool.both("produce", topic)[1] == ""
 
 
 def test_files_are_read_in_order_or_whole(tool: DataTool, topic: str, tmp_path: Path) -> None:
