@@ -435,10 +435,25 @@ class FaultPlan:
             return f"{said}, and the message that it strikes waits for a held one"
         if times:
             return f"{said}, and there was nothing to strike"
+        said += self._other_id(when)
         shown = [f"{quoted(str(point))} ({_counted(self.seen[point])})" for point in self._resembling(when)]
         if shown:
             return f"{said}. Similar points that were reached: {'; '.join(shown)}"
         return f"{said}. " + ("No similar point was reached" if self.seen else "No point was reached at all")
+
+    def _other_id(self, when: Point) -> str:
+        """What to name instead, if the point has the transactional id of a client for its client id, or the
+        reverse.
+        """
+        if when.kind in ARRIVES | LEAVES:
+            client = when.who if when.kind is PointKind.SENDS else when.whom
+            if any(point.who == f"coordinator of {client}" for point in self.seen):
+                return f": {quoted(client)} is a transactional id; name the client id"
+            return ""
+        owner = when.who.removeprefix("coordinator of ") if when.kind is PointKind.DECIDES else when.whom
+        if any(point.who == owner and point.kind is PointKind.SENDS for point in self.seen):
+            return f": {quoted(owner)} is a client id; name the transactional id"
+        return ""
 
     def _resembling(self, wanted: Point) -> Iterable[Point]:
         text = str(attrs.evolve(wanted, number=1))

@@ -210,6 +210,32 @@ def test_leaving_a_broker_names_the_fault_that_never_struck_and_what_resembles_i
     assert '"app sends Produce to broker" (once)' in str(found.value)
 
 
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("when till sends EndTxn do drop", '"till" is a transactional id; name the client id'),
+        (
+            "when broker sends EndTxn reply to till do drop",
+            '"till" is a transactional id; name the client id',
+        ),
+        (
+            "when coordinator of app appends EMPTY do pause broker until after 1 ms",
+            '"app" is a client id; name the transactional id',
+        ),
+    ],
+)
+def test_a_fault_that_takes_a_client_id_for_a_transactional_id_says_so(fault: str, told: str) -> None:
+    with served(fault) as broker:
+        with Producer(broker.address, client_id="app", transactional_id="till") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("t", b"a")
+        with pytest.raises(FaultNeverStruck) as found:
+            only(broker).wait_until_struck(timeout=0)
+        assert f"reached 0 times: {told}. Similar points" in str(found.value)
+        broker.faults.clear()
+
+
 def test_a_fault_that_waits_for_a_later_occurrence_says_how_often_its_point_was_reached() -> None:
     with served("when app sends Produce #3 do drop") as broker:
         write(broker, b"a", b"b")

@@ -133,6 +133,12 @@ class _Names:
         because = f"there is no {quoted(name)}"
         if not possible:
             raise self.wrong(f"{because}; add a [[producer]] with {made_by} = {quoted(name)}")
+        for kind, names in (
+            ("transactional id", self.cast.transactional_ids),
+            ("client", self.cast.processes),
+        ):
+            if name in names:
+                raise self.wrong(f"{quoted(name)} is a {kind}, which is not possible here", possible)
         raise self.wrong(because + suggestion(name, possible), possible)
 
     def check_compared(self, where: TopicPartition) -> None:
