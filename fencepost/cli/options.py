@@ -111,14 +111,20 @@ def reach(bootstrap: str) -> str:
             f"{given_in} {bad[0] or repr(str(bootstrap))} is not host:port, with a port from 1 to 65535",
             then=f"for example {DEFAULT}, or broker-1:9092,broker-2:9092",
         )
-    problems = dict(zip(addresses, map(problem_of, addresses), strict=True))
-    if None in problems.values():
+    if not (reasons := problems_of(addresses)):
         return bootstrap
-    reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
     then = START_A_BROKER
     if given_in != BOOTSTRAP_OPTION:
         then = f"the address comes from {given_in}; {then}"
     raise CommandFailed(f"cannot connect to {reasons}", then=then, code=NO_BROKER)
+
+
+def problems_of(addresses: Sequence[str]) -> str:
+    """Why nothing can be connected to at any of the addresses; empty if something can."""
+    problems = dict(zip(addresses, map(problem_of, addresses), strict=True))
+    if None in problems.values():
+        return ""
+    return "; ".join(f"{address}: {problem}" for address, problem in problems.items())
 
 
 def is_address(text: str) -> bool:

@@ -9,6 +9,7 @@ is: the JVM ends with this process, even one that is still starting.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,6 +18,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from fencepost.cli.errors import CommandFailed, WrongUsage
+from fencepost.cli.options import is_address, problems_of
 from fencepost.cli.output import print_progress
 from fencepost.spark_bridge.session import session
 
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Result = TypeVar("Result")
-MASTER: Final = re.compile("yarn$|local|spark|k8s")
+MASTER: Final = re.compile(r"yarn$|local|(?:spark|k8s)://(?:https?://)?(?P<hosts>[^/]+)")
 """What the URLs of Spark masters begin with (SparkSubmit.prepareSubmitEnvironment)."""
+YARN_NEEDS: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 
 def with_spark(work: Callable[[], Result]) -> Result:
@@ -52,13 +55,27 @@ def with_spark(work: Callable[[], Result]) -> Result:
 def start_spark(app_name: str, master: str, settings: dict[str, str] | None = None) -> SparkSession:
     """A session; WrongUsage if Spark does not start with this master."""
     then = "give local[*] or local[2] for this machine, or the URL of a running Spark cluster"
-    if not MASTER.match(master):  # Java would print a stack trace
-        raise WrongUsage(f"--master {master} is not the URL of a Spark master", then=then)
+    if problem := _problem_of(master):
+        raise WrongUsage(f"--master {master}{problem}", then=then)
     try:
         return session(app_name, master=master, settings=settings)
     except spark_errors() as problem:
         what = f"Spark does not start with --master {master}: {reason_of(problem)}"
         raise WrongUsage(what, then=then) from problem
+
+
+def _problem_of(master: str) -> str:
+    """What is wrong with the URL of a master, or with the machine that it names: Java would print a stack
+    trace, or try to connect for a minute and a half.
+    """
+    found = MASTER.match(master)
+    if found is None:
+        return " is not the URL of a Spark master"
+    if master == "yarn" and not any(os.environ.get(name) for name in YARN_NEEDS):
+        return f" needs {' or '.join(YARN_NEEDS)} in the environment: where Hadoop's configuration files are"
+    addresses = (found["hosts"] or "").split(",")
+    reasons = problems_of(addresses) if all(map(is_address, addresses)) else ""
+    return reasons and f": cannot connect to {reasons}"
 
 
 def spark_errors() -> tuple[type[Exception], ...]:

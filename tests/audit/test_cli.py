@@ -12,7 +12,7 @@ import pytest
 
 from fencepost import Admin, Broker
 from fencepost.cli.application import run
-from fencepost.cli.spark_calls import reason_of, with_spark
+from fencepost.cli.spark_calls import YARN_NEEDS, reason_of, with_spark
 from fencepost.journal.storage import foreign_advice
 from fencepost.protocol.errors import FencepostError
 from tests.audit.directories import put_on_disk
@@ -87,10 +87,33 @@ def test_of_a_failed_task_only_the_error_is_shown() -> None:
     ("master", "told"),
     [
         ("bogus", "--master bogus is not the URL of a Spark master"),
+        ("spark", "--master spark is not the URL of a Spark master"),
+        (
+            "yarn",
+            (
+                "--master yarn needs HADOOP_CONF_DIR or YARN_CONF_DIR in the environment: where Hadoop's "
+                "configuration files are"
+            ),
+        ),
+        (
+            "spark://127.0.0.1:1,127.0.0.1:2",
+            (
+                "--master spark://127.0.0.1:1,127.0.0.1:2: cannot connect to 127.0.0.1:1: Connection "
+                "refused; 127.0.0.1:2: Connection refused"
+            ),
+        ),
+        (
+            "k8s://https://127.0.0.1:1",
+            "--master k8s://https://127.0.0.1:1: cannot connect to 127.0.0.1:1: Connection refused",
+        ),
         ("local[x]", "Spark does not start with --master local[x]: Could not parse Master URL: 'local[x]'"),
     ],
 )
-def test_a_master_that_is_none_is_one_error(master: str, told: str, tmp_path: Path) -> None:
+def test_a_master_that_is_none_is_one_error(
+    master: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in YARN_NEEDS:
+        monkeypatch.delenv(name, raising=False)
     with Broker(tmp_path):
         pass
     with started("audit", str(tmp_path), "--master", master) as process:
