@@ -115,6 +115,7 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     m.ApiVersions: describe.api_versions,
     m.SaslHandshake: describe.refuse_sasl,
     m.SaslAuthenticate: describe.refuse_sasl,
+    m.DescribeAcls: describe.refuse_acls,
     m.CreateTopics: cluster_handlers.create_topics,
     m.DescribeConfigs: configs.describe_configs,
     m.IncrementalAlterConfigs: cluster_handlers.alter_configs,

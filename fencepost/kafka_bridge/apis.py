@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from fencepost.kafka_bridge import (
+    acls,
     cluster,
     configs,
     consumer_groups,
@@ -66,6 +67,7 @@ _SERVED: Final = (
     _served(26, (0, 5), transactions.end_txn),
     _served(27, (1, 2), transactions.write_txn_markers),
     _served(28, (0, 5), transactions.txn_offset_commit),
+    _served(29, (1, 3), acls.describe_acls),
     _served(32, (1, 4), configs.describe_configs),
     _served(33, (0, 2), configs.alter_configs),
     _served(35, (1, 5), describe.describe_log_dirs),

@@ -116,6 +116,7 @@ class ErrorCode(IntEnum):
         _R.FATAL,
         "not authorized for this operation on the transactional id",
     )
+    SECURITY_DISABLED = 54, _R.RAISE, "no ACLs are configured on the broker"
     # AddPartitionsToTxn adds all of its partitions or none.
     OPERATION_NOT_ATTEMPTED = 55, _R.ABORT, "another partition in the same request failed"
     # The failed write may have reached the disk, and the next recovery may keep it.

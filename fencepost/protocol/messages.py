@@ -566,9 +566,10 @@ class IncrementalAlterConfigsReply:
     topics: tuple[TopicError, ...]
 
 
-# --- authentication (KIP-43, KIP-152) ----------------------------------------------------------------------
+# --- authentication and ACLs (KIP-43, KIP-152, KIP-140) -----------------------------------------------------
 
-# A connection answers these, before its first other request; the node never sees them succeed.
+# A connection answers these, SaslHandshake and SaslAuthenticate before its first other request; the node
+# never sees them succeed.
 
 
 @value(kw_only=True)
@@ -598,6 +599,30 @@ class SaslAuthenticateReply:
 
     auth_bytes: bytes = attrs.field(repr=False)
     session_lifetime_ms: Int64 = 0
+
+
+@value(kw_only=True)
+class DescribeAcls:
+    """List all ACLs. Kafka's filter is applied in front of the node (kafka_bridge/acls.py)."""
+
+
+@value(kw_only=True)
+class DescribedAcl:
+    """An ACL: a `principal` may do an `operation`, or may not if `is_allowed` is false, on the resource of a
+    type with this `name`, or with `is_prefix` on all whose names begin with it. Codes are Kafka's.
+    """
+
+    resource_type: Int8
+    name: str
+    is_prefix: bool
+    principal: str
+    operation: Int8
+    is_allowed: bool
+
+
+@value(kw_only=True)
+class DescribeAclsReply:
+    acls: tuple[DescribedAcl, ...]
 
 
 # --- transactions: begin, extend, end, describe -------------------------------------------------------------
@@ -1412,7 +1437,7 @@ Request = (
     | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete | SaslHandshake | SaslAuthenticate
     | DescribeConfigs | IncrementalAlterConfigs | CreatePartitions | OffsetForLeaderEpoch
     | ConsumerGroupHeartbeat | ConsumerGroupDescribe | BrokerStatus | AddFaults | ListFaults | RemoveFaults
-    | Follow
+    | Follow | DescribeAcls
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
@@ -1424,7 +1449,7 @@ ReplyBody = (
     | OffsetDeleteReply | DeleteRecordsReply | SaslHandshakeReply | SaslAuthenticateReply
     | DescribeConfigsReply | IncrementalAlterConfigsReply | CreatePartitionsReply | OffsetForLeaderEpochReply
     | ConsumerGroupHeartbeatReply | ConsumerGroupDescribeReply | BrokerStatusReply | AddFaultsReply
-    | ListFaultsReply | RemoveFaultsReply | FollowReply
+    | ListFaultsReply | RemoveFaultsReply | FollowReply | DescribeAclsReply
 )  # fmt: skip
 
 
@@ -1470,6 +1495,7 @@ APIS: Final[tuple[Api, ...]] = (
     Api(26, EndTxn, EndTxnReply, 0, 5),
     Api(27, WriteTxnMarkers, WriteTxnMarkersReply, 1, 2),
     Api(28, TxnOffsetCommit, TxnOffsetCommitReply, 0, 5),
+    Api(29, DescribeAcls, DescribeAclsReply, 3, 3),
     Api(32, DescribeConfigs, DescribeConfigsReply, 4, 4),
     Api(36, SaslAuthenticate, SaslAuthenticateReply, 2, 2),
     Api(37, CreatePartitions, CreatePartitionsReply, 3, 3),

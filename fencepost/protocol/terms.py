@@ -45,10 +45,14 @@ HIGH_WATERMARK: Final = -1  # DeleteRecords: everything up to the high watermark
 MINUTE_MS: Final = 60_000
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * MINUTE_MS  # ProducerStateManager: granted beyond every timeout
 
-OPERATION_BITS: Final = {
-    name: 1 << code
+RESOURCE_TYPES: Final = {"Topic": 2, "Group": 3, "Cluster": 4, "TransactionalId": 5}
+"""The codes of Kafka's types of resources (ResourceType)."""
+
+OPERATION_CODES: Final = {
+    name: code
     for code, name in enumerate(
         (
+            "All",
             "Read",
             "Write",
             "Create",
@@ -60,10 +64,13 @@ OPERATION_BITS: Final = {
             "AlterConfigs",
             "IdempotentWrite",
         ),
-        start=3,
+        start=2,
     )
 }
-"""Kafka's operations on resources as bits, each at the place of its code (AclOperation, KIP-430)."""
+"""The codes of Kafka's operations on resources (AclOperation)."""
+
+OPERATION_BITS: Final = {name: 1 << code for name, code in OPERATION_CODES.items() if name != "All"}
+"""The operations as bits, each at the place of its code (KIP-430)."""
 
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"

@@ -81,7 +81,7 @@ CUT: Final = (
 )
 
 LOOKING: Final = frozenset(
-    {"ApiVersions", "ConsumerGroupDescribe", "DescribeCluster", "DescribeConfigs"}
+    {"ApiVersions", "ConsumerGroupDescribe", "DescribeAcls", "DescribeCluster", "DescribeConfigs"}
     | {"DescribeGroups", "DescribeProducers", "DescribeTopicPartitions", "DescribeTransactions", "Fetch"}
     | {"FindCoordinator", "Heartbeat", "ListGroups", "ListOffsets", "ListTransactions", "Metadata"}
     | {"OffsetForLeaderEpoch", "SaslAuthenticate", "SaslHandshake"}

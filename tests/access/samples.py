@@ -98,6 +98,7 @@ SAMPLES: Final[dict[type[Any], Samples]] = {
         lambda: m.CreateTopics(topics=(m.CreateTopic(topic="fresh", partition_count=1),)),
     ),
     m.DeleteTopics: (lambda: m.DeleteTopics(topics=("fresh",)),),
+    m.DescribeAcls: (m.DescribeAcls,),
     m.DescribeConfigs: (
         lambda: m.DescribeConfigs(topics=(TOPIC,), node_id=None),
         lambda: m.DescribeConfigs(topics=(TOPIC,), node_id=1),

@@ -251,6 +251,7 @@ DOCUMENTED = {
     "EndTxn": {"TransactionalId Write"},
     "WriteTxnMarkers": {"Cluster Alter", "Cluster ClusterAction"},
     "TxnOffsetCommit": {"TransactionalId Write", "Group Read", "Topic Read"},
+    "DescribeAcls": {"Cluster Describe"},
     "DescribeConfigs": {"Cluster DescribeConfigs", "Topic DescribeConfigs"},
     "SaslAuthenticate": set[str](),
     "DeleteGroups": {"Group Delete"},

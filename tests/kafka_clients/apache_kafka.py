@@ -52,13 +52,13 @@ class Cluster:
 
 
 @contextmanager
-def running(home: Path, *, brokers: int = 2) -> Generator[Cluster]:
-    """Runs a new cluster for the block."""
+def running(home: Path, *, brokers: int = 2, more: Mapping[str, str] | None = None) -> Generator[Cluster]:
+    """Runs a new cluster for the block, with `more` settings than SETTINGS."""
     nodes = range(1, brokers + 1)
     *ports, controller = _free_ports(brokers + 1)
     files = [home / f"server{node}.properties" for node in nodes]
     for node, port, file in zip(nodes, ports, files, strict=True):
-        settings = _settings(home, node, port, controller)
+        settings = {**_settings(home, node, port, controller), **(more or {})}
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         tools.process("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(file))
     address = f"127.0.0.1:{ports[0]}"

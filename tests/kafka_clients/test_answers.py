@@ -292,6 +292,15 @@ def valid_requests(
             "group_instance_id": None,
             "topics": [{**topic, "partitions": [committed]}],
         },
+        "describe_acls": {
+            "resource_type_filter": 1,
+            "resource_name_filter": None,
+            "pattern_type_filter": 1,
+            "principal_filter": None,
+            "host_filter": None,
+            "operation": 1,
+            "permission_type": 1,
+        },
         "describe_configs": {
             "resources": [
                 {"resource_type": 2, "resource_name": TOPIC, "configuration_keys": ["retention.ms"]}

@@ -11,9 +11,11 @@ import pytest
 
 import fencepost
 from fencepost import TopicPartition
+from fencepost.protocol.errors import ErrorCode
 from tests.cli.test_transactions import OF_OLD, make_it_hang
 from tests.kafka_bridge.confluent import Confluent
 from tests.kafka_bridge.libraries import Access, Reported, poll_until
+from tests.kafka_bridge.test_acls import ACLS
 from tests.kafka_clients import tools
 
 
@@ -26,6 +28,10 @@ class Tools:
     def __call__(self, tool: str, *arguments: str, stdin: str = "") -> str:
         """What a tool prints."""
         return tools.run(tool, "--bootstrap-server", self.servers, *arguments, stdin=stdin)
+
+    def refusal(self, tool: str, *arguments: str) -> str:
+        """What a tool prints that fails."""
+        return tools.process(tool, "--bootstrap-server", self.servers, *arguments, status=1).stdout
 
     def rows(self, tool: str, *arguments: str) -> list[dict[str, str]]:
         """The rows of the table that it prints, by the titles of the columns."""
@@ -137,6 +143,26 @@ def test_settings_are_changed_and_described(kafka: Tools) -> None:
     assert "retention.ms" not in kafka(tools.CONFIGS, *topic, "--describe")
     of_broker = kafka(tools.CONFIGS, "--entity-type", "brokers", "--entity-name", "1", "--describe", "--all")
     assert "  group.initial.rebalance.delay.ms=0 " in of_broker
+
+
+def test_acls_are_listed_and_changed_in_their_file_only() -> None:
+    with fencepost.Broker(acls=ACLS) as broker:
+        kafka = Tools(broker.bootstrap_servers)
+        listed = kafka(tools.ACLS, "--list", "--topic", "orders", "--principal", "User:alice")
+        assert "resourceType=TOPIC, name=orders, patternType=LITERAL" in listed
+        assert "(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)" in listed
+        assert kafka(tools.ACLS, "--list").count("(principal=") == ACLS.count("[[acl]]")
+        alice = ("--topic", "orders", "--allow-principal", "User:alice")
+        told = kafka.refusal(tools.ACLS, "--add", *alice, "--operation", "Write")
+        assert "The node does not support CREATE_ACLS" in told
+        told = kafka.refusal(tools.ACLS, "--remove", "--force", *alice, "--operation", "Read")
+        assert "The node does not support DELETE_ACLS" in told
+
+
+def test_a_broker_without_acls_says_so(kafka: Tools) -> None:
+    assert f"SecurityDisabledException: {ErrorCode.SECURITY_DISABLED.meaning}" in kafka.refusal(
+        tools.ACLS, "--list"
+    )
 
 
 def test_offsets_are_shown(kafka: Tools) -> None:

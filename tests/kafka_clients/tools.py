@@ -12,6 +12,7 @@ CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+ACLS = "org.apache.kafka.tools.AclCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
@@ -25,12 +26,12 @@ def java(*arguments: str) -> list[str]:
     return ["java", *JAVA_OPTIONS, "-cp", f"{JARS}/*", *arguments]
 
 
-def process(tool: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """A tool that has run to its end without an error."""
+def process(tool: str, *arguments: str, stdin: str = "", status: int = 0) -> subprocess.CompletedProcess[str]:
+    """A tool that has run to its end, with this exit status."""
     ran = subprocess.run(
         java(tool, *arguments), input=stdin, capture_output=True, text=True, timeout=PATIENCE_S
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.returncode == status, ran.stdout + ran.stderr
     return ran
 
 

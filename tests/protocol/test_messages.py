@@ -36,6 +36,7 @@ KAFKA_KEYS = {
     "EndTxn": 26,
     "WriteTxnMarkers": 27,
     "TxnOffsetCommit": 28,
+    "DescribeAcls": 29,
     "DescribeConfigs": 32,
     "SaslAuthenticate": 36,
     "CreatePartitions": 37,

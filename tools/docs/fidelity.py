@@ -235,8 +235,8 @@ DIFFERENCES: Final = (
         here="TLS, SASL PLAIN and SCRAM-SHA-256, ACLs from a file, no quotas.",
         because="One file of users and one of ACLs, both plain text, are enough to keep unauthorized "
         "clients out.",
-        noticed="A change of users or ACLs needs a restart. CreateAcls and DescribeAcls do not exist, so "
-        "MirrorMaker logs an error at each interval unless it has sync.topic.acls.enabled=false.",
+        noticed="A change of users or ACLs needs a restart. kafka-acls lists ACLs, but can neither add nor "
+        "remove one: The node does not support CREATE_ACLS.",
     ),
     Difference(
         what="ClusterAction",

@@ -21,11 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from itertools import product
 from typing import Final
 
 import attrs
 
-from fencepost.protocol.terms import OPERATION_BITS, IdentityEnum
+from fencepost.protocol.messages import DescribedAcl
+from fencepost.protocol.terms import OPERATION_BITS, OPERATION_CODES, RESOURCE_TYPES, IdentityEnum
 from fencepost.protocol.values import value
 
 ANYONE: Final = "User:*"
@@ -226,6 +228,23 @@ class Acls:
         )
         # `*` as a name matches literal rules for all names only: a prefix allows some.
         return not denies_some and self.allows(principal, operation, resource, WILDCARD)
+
+    def described(self) -> tuple[DescribedAcl, ...]:
+        """The rules as Kafka's ACLs, each of which is about one principal and one operation."""
+        found = (
+            DescribedAcl(
+                resource_type=RESOURCE_TYPES[rule.pattern.resource.value],
+                name=rule.pattern.name,
+                is_prefix=rule.pattern.is_prefix,
+                principal=principal,
+                operation=OPERATION_CODES[operation.value],
+                is_allowed=rule.is_allowed,
+            )
+            for rule in self.rules
+            for principal, operation in product(sorted(rule.principals), OPERATIONS[rule.pattern.resource])
+            if operation in rule.operations
+        )
+        return tuple(dict.fromkeys(found))  # two entries may say the same
 
 
 def _indexed(rules: tuple[AclEntry, ...]) -> dict[tuple[str, Resource], _Patterns]:

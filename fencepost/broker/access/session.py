@@ -34,6 +34,8 @@ from fencepost.broker.contract import Reply
 from fencepost.protocol.errors import ErrorCode, FencepostError
 from fencepost.protocol.frames import ReplyFrame
 from fencepost.protocol.messages import (
+    DescribeAcls,
+    DescribeAclsReply,
     ReplyBody,
     Request,
     SaslAuthenticateReply,
@@ -188,7 +190,10 @@ class Session:
         # Limits first, because rights cost time for each entry. Without ACLs, the node checks the limits.
         if (refused := limits.refused(request)) is not None:
             return Verdict(error=refused.error)
-        return authorize(self.acls, self.principal, request, version)
+        verdict = authorize(self.acls, self.principal, request, version)
+        if isinstance(verdict.request, DescribeAcls):
+            return Verdict(body=DescribeAclsReply(acls=self.acls.described()))
+        return verdict
 
     def operations(self, kind: ResourceKind, name: str) -> int:
         """The operations that the principal may perform on a resource, as Kafka's bit field."""

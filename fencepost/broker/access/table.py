@@ -192,6 +192,7 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
         Need((Right(_R.TOPIC, _O.CREATE), Right(_R.CLUSTER, _O.CREATE)), "topics"),
     )),
     m.DeleteTopics: RequestRights((_need(_R.TOPIC, _O.DELETE, "topics"),)),
+    m.DescribeAcls: RequestRights((_need(_R.CLUSTER, _O.DESCRIBE),)),
     m.DescribeConfigs: RequestRights((
         _need(_R.CLUSTER, _O.DESCRIBE_CONFIGS, when=_DESCRIBES_NODE),
         _need(_R.TOPIC, _O.DESCRIBE_CONFIGS, "topics"),

@@ -51,6 +51,11 @@ def refuse_sasl(node: Node, request: m.SaslHandshake | m.SaslAuthenticate, to: R
     node.reply(to, Refused(ErrorCode.ILLEGAL_SASL_STATE, "no authentication is expected here"))
 
 
+def refuse_acls(node: Node, request: m.DescribeAcls, to: ReplyTo, now: int) -> None:
+    """A connection with ACLs answers this before it reaches the node."""
+    node.reply(to, Refused(ErrorCode.SECURITY_DISABLED, "no ACLs are configured"))
+
+
 def metadata(node: Node, request: m.Metadata, to: ReplyTo, now: int) -> None:
     """Topics with their leaders. An unknown topic has its own error and is never created by this request."""
     # Each name once, as in Kafka: a request of 4 KB could otherwise ask for 10 million partitions.
