@@ -179,12 +179,18 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
     if isinstance(problem, UnusedCliTokensError):
         extra = " ".join(problem.unused_tokens or ())
         return f"{' '.join(chain)} has too many arguments: {extra} (quote an argument that contains spaces)"
-    if isinstance(problem, UnknownCommandError) and (unknown := arguments[len(chain)]).startswith("-"):
+    unknown = arguments[len(chain)] if isinstance(problem, UnknownCommandError) else ""
+    if unknown.startswith("-"):
         if meant := get_close_matches(unknown, WITHOUT_COMMAND, 1, 0.75):
             return f"{unknown} is not an option of fencepost; did you mean {meant[0]}?"
         if " ".join((*chain, name := unknown.lstrip("-"))) in COMMANDS:  # as with kafka-topics.sh
             return f"{name} is a command, not an option; write it without dashes"
         return f"{unknown} is given before the command; options go after it"
+    if isinstance(problem, UnknownCommandError):
+        if instead := instead_of(unknown).in_command:
+            return f"there is no command {unknown}: {instead}"
+        if meant := [words for words in COMMANDS if words.endswith(f" {unknown}")]:
+            return f"there is no command {unknown}; did you mean {' or '.join(meant)}?"
     if isinstance(problem, CoercionError) and problem.argument is not None:
         token, argument = problem.token or problem.argument.tokens[0], problem.argument
         if problem.msg == MUST_NOT_BE_EMPTY:
