@@ -1,5 +1,7 @@
 // Where everything of the space-time picture stands: time downwards, one row per step; from left to right the
 // time, a lifeline per participant, a bar per transactional id, and the logs with their offsets to the right.
+// Columns are as wide as usual; with room to spare they are wider, without they shrink to their least width, and a
+// picture that is wider still scrolls sideways.
 //
 // Rule: rows have one height and each step has one row, so the part in sight follows from the scroll position
 // alone: whatever crosses it is found through CHUNKs of rows, never by walking the whole run.
@@ -9,59 +11,62 @@ import { placeAt } from "lab/run.js";
 import { milliseconds, shortName } from "lab/words.js";
 
 const CHUNK = 64;
-const LANE = 84; // the least width of a lane, of a log and of a transaction, at a row of 22 px
-const LOG = 45;
-const LOG_MOST = 90; // the most that a log's name may ask for
-const TRANSACTION = 40;
+// px at a row of 22 px: the least and the usual width of a lane, and of a transaction or a log.
+const LANE = [50, 84];
+const NARROW = [28, 42];
+const WORDS = 34; // letters: the room for words that all lanes together have at least, if their usual width gives it
+const NARROW_MOST = 90; // what a name above one may ask for
 const WORDED = 17.4; // letters: a transaction with less room than its longest state needs has its words elsewhere
 const CELLS = 28; // a log with more offsets than this shows those in sight, CELLS_MIN at least
 const CELLS_MIN = 10;
+const TYPE = 0.58; // the size of letters, in rows
+const NAME_LINES = 2; // of a name above a column of usual width
+const PADDING = 0.5; // letters, of a name
 
 export class Geometry {
   constructor(run, rows, { width, unit }) {
     this.run = run;
     this.rows = rows;
     this.unit = unit;
-    this.type = unit * 0.58;
+    this.type = unit * TYPE;
     this.letter = this.type * LETTER;
-    this.#columns(width, unit / 22);
+    this.#columns(width);
     this.chunks = new Map();
     for (const message of run.messages.values()) this.#place(message);
   }
 
-  #columns(width, scale) {
-    const { run } = this;
-    const participants = run.document.participants ?? [];
-    const [lanes, logs, bars] = [participants.length || 1, run.partitions.length, run.transactions.length];
-    const end = milliseconds(run.steps.at(-1)?.at ?? 0);
-    this.time = (Math.max(end.length, 6) * 0.88 + 3.2) * this.letter; // the cross of a broken rule stands before it
-    const room = width - this.time;
-    const named =
-      Math.max(0, ...run.partitions.map((name) => lettersOf(shortName(name)))) * this.letter * 1.2 + 8;
-    const log = logs
-      ? Math.max(
-          LOG * scale,
-          Math.min(named, LOG_MOST * scale, (0.36 * room) / logs),
-          Math.min(230 * scale, (0.28 * room) / logs),
-        )
-      : 0;
-    const worded = Math.min(22 * this.letter, (0.2 * room) / bars);
-    this.isNarrow = worded < WORDED * this.letter;
-    const bar = bars ? Math.max(TRANSACTION * scale, this.isNarrow ? Math.min(worded, 9 * this.letter) : worded) : 0;
-    const lane = Math.max(LANE * scale, (room - log * logs - bar * bars) / lanes);
-    const [barsFrom, logsFrom] = [this.time + lane * lanes, this.time + lane * lanes + bar * bars];
-    this.lane = lane;
-    this.bar = bar;
-    this.log = log;
-    this.lanesEnd = barsFrom;
-    this.width = logsFrom + log * logs;
-    this.edge = Math.max(barsFrom, Math.min(width, this.width)); // what is beyond comes into sight by scrolling
+  #columns(width) {
+    const { run, unit, letter } = this;
+    const { time, lanes, bars, logs } = columnsOf(run, unit);
+    const [least, usual] = ["least", "usual"].map((size) => total([lanes, bars, logs], size));
+    const room = width - time;
+    const part = Math.max(0, Math.min((room - least) / (usual - least), 1));
+    const spare = Math.max(0, room - usual);
+    const sized = (kind, share, most) => {
+      const own = kind.least + (kind.usual - kind.least) * part;
+      return kind.count ? Math.min(own + (share * spare) / kind.count, Math.max(own, most)) : 0;
+    };
+    const bar = sized(bars, 0.2, 22 * letter);
+    this.time = time;
+    this.isNarrow = bar < WORDED * letter;
+    this.bar = this.isNarrow ? Math.min(bar, Math.max(bars.usual, 9 * letter)) : bar;
+    this.log = sized(logs, 0.3, (230 * unit) / 22);
+    this.lane = Math.max(lanes.least, (room - this.bar * bars.count - this.log * logs.count) / lanes.count);
+    this.lanesEnd = time + this.lane * lanes.count;
+    const logsFrom = this.lanesEnd + this.bar * bars.count;
+    this.width = logsFrom + this.log * logs.count;
+    this.edge = Math.max(this.lanesEnd, Math.min(width, this.width)); // what is beyond comes into sight by scrolling
     const across = (names, from, wide) => new Map(names.map((name, place) => [name, from + wide * place]));
     this.lanes = new Map(
-      participants.map(({ name }, place) => [name, this.time + lane * spread(place, lanes)]),
+      (run.document.participants ?? []).map(({ name }, place) => [name, time + this.lane * spread(place, lanes.count)]),
     );
-    this.bars = across(run.transactions, barsFrom, bar);
-    this.logs = across(run.partitions, logsFrom, log);
+    this.bars = across(run.transactions, this.lanesEnd, this.bar);
+    this.logs = across(run.partitions, logsFrom, this.log);
+  }
+
+  // How many letters a line of a name has above a column.
+  lettersIn(width) {
+    return Math.max(1, Math.floor(width / this.letter - PADDING));
   }
 
   // The row of a step: its own, or that of the next step that has one.
@@ -142,6 +147,36 @@ export class Geometry {
     const at = (offset) => x + 6 + Math.max(offset - low, 0) * cell;
     return { at, cell, low };
   }
+}
+
+// How wide the picture of a run is if no column shrinks.
+export function usualWidth(run, unit) {
+  const { time, lanes, bars, logs } = columnsOf(run, unit);
+  return time + total([lanes, bars, logs], "usual");
+}
+
+function total(kinds, size) {
+  return kinds.reduce((sum, kind) => sum + kind.count * kind[size], 0);
+}
+
+function columnsOf(run, unit) {
+  const letter = unit * TYPE * LETTER;
+  const scaled = (px) => (px * unit) / 22;
+  const named = (names) => (Math.max(0, ...names.map(lettersOf)) / NAME_LINES + PADDING) * letter;
+  const narrow = (names) => ({
+    count: names.length,
+    least: scaled(NARROW[0]),
+    usual: Math.max(scaled(NARROW[1]), Math.min(named(names), scaled(NARROW_MOST))),
+  });
+  const end = milliseconds(run.steps.at(-1)?.at ?? 0);
+  const count = run.document.participants?.length || 1;
+  const [least, usual] = LANE.map(scaled);
+  return {
+    time: (Math.max(end.length, 6) * 0.88 + 3.2) * letter, // the cross of a broken rule stands before it
+    lanes: { count, least: Math.min(usual, Math.max(least, (WORDS * letter) / count)), usual },
+    bars: narrow(run.transactions),
+    logs: narrow(run.partitions.map(shortName)),
+  };
 }
 
 // The middle of a lane, in lanes: the outer ones stand near the edges, so that there is room between for words.

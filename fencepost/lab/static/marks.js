@@ -18,7 +18,24 @@ export function Marks({ geometry, first, last, side, onStep, onMessage }) {
     ${[...geometry.logs.keys()].map((partition) => ground(geometry, partition, first, last))}
     ${[...geometry.bars].map(([id, x]) => bar(geometry, id, x, first, last))}
     ${geometry.ways(first, last).map((way) => messageLine(geometry, way, { side, onStep, onMessage }))}
-    ${shown.map((number, place) => row(geometry, number, { previous: geometry.rows[first + place - 1], first, last }))}`;
+    ${shown.map((number) => row(geometry, number, { first, last }))}`;
+}
+
+// The times of these rows, and the crosses of broken rules before them.
+export function Times({ geometry, first, last }) {
+  return geometry.rows.slice(first, last + 1).map((number, place) => {
+    const line = first + place;
+    const isBroken = geometry.run.steps[number].flags.includes("violation");
+    return html`
+      ${band(geometry, number)}
+      ${isBroken && html`<path class="cross" d=${crossAt(geometry.unit * 0.45, (line + 0.5) * geometry.unit, geometry.unit * 0.26)} />`}
+      ${timeLabel(geometry, line)}`;
+  });
+}
+
+function timeLabel(geometry, line) {
+  const [time, before] = [line, line - 1].map((at) => milliseconds(geometry.run.steps[geometry.rows[at]]?.at ?? -1));
+  return time !== before && html`<text class="time" x=${geometry.time - 8} y=${baseline(geometry, line)}>${time}</text>`;
 }
 
 // --- ground -------------------------------------------------------------------------------------------------------
@@ -149,28 +166,18 @@ function crossAt(x, y, r) {
 function row(geometry, number, sight) {
   const step = geometry.run.steps[number];
   const line = geometry.rowOf(number);
-  const at = milliseconds(step.at);
-  const isNew = sight.previous === undefined || milliseconds(geometry.run.steps[sight.previous].at) !== at;
   const draw = ROWS[step.kind] ?? called;
   return html`<g class="row">
-    ${isNew && html`<text class="time" x=${geometry.time - 8} y=${baseline(geometry, line)}>${at}</text>`}
     ${draw(geometry, step, line, sight)}
     ${step.flags.includes("violation") && breach(geometry, number, line)}
   </g>`;
 }
 
-function breach(geometry, number, line) {
-  const rules = (geometry.run.document.broken ?? [])
-    .filter(({ step }) => step === number)
-    .map(({ rule }) => rule);
-  return html`
-    <path class="cross" d=${crossAt(geometry.unit * 0.45, (line + 0.5) * geometry.unit, geometry.unit * 0.26)} />
-    ${breachLabel(geometry, number, line, `breaks ${[...new Set(rules)].join(", ")}`)}`;
-}
-
 // Beside the node that appends, since its batch has words at the right; else at the right edge, after the row's words.
-function breachLabel(geometry, number, line, text) {
+function breach(geometry, number, line) {
   const step = geometry.run.steps[number];
+  const rules = (geometry.run.document.broken ?? []).filter((each) => each.step === number).map(({ rule }) => rule);
+  const text = `breaks ${[...new Set(rules)].join(", ")}`;
   const x = geometry.lanes.get(step.lane);
   if (step.kind === "appended" && x !== undefined)
     return beside(geometry, x, line, { text, side: -1, kind: "loud late-text", gap: 14 });

@@ -9,6 +9,7 @@
 import { html } from "lab/html.js";
 import { useMemo, useState } from "preact/hooks";
 import { Coordinator } from "lab/coordinator.js";
+import { usualWidth } from "lab/geometry.js";
 import { Help } from "lab/help.js";
 import { useKeys } from "lab/keys.js";
 import { Leader } from "lab/leader.js";
@@ -90,7 +91,7 @@ function Side({ run, version, side, timeline, player, look, hooks, following, is
   const picture = { rows: timeline.rows[side], unit: look.unit, parting };
   const name = timeline.runs.length > 1 ? ["left run", "right run"][side] : "";
   return html`
-    <${SideName.Provider} value=${name}><div class="side">
+    <${SideName.Provider} value=${name}><div class="side" style=${{ "--picture": `${usualWidth(run, look.unit)}px` }}>
       <${Verdict} run=${run} isOwn=${isOwn} onStep=${onStep}>${children}<//>
       <${Moments} run=${run} version=${version} step=${step} isNewest=${following} onStep=${onStep} />
       <${SpaceTime} ...${shown} ...${hooks} ...${picture} side=${side} onStep=${onStep} />

@@ -94,7 +94,7 @@ def test_jumps_go_from_one_to_the_next(run: RunPage, flag: str) -> None:
 
 def test_a_click_on_a_row_selects_its_step(run: RunPage) -> None:
     picture = run.by("panel-space-time").locator("svg.picture")
-    picture.click(position={"x": 20, "y": 22 * 5 + 10})
+    picture.click(position={"x": 200, "y": 22 * 5 + 10})
     expect(run.by("step-counter")).to_have_text(re.compile("^step [3-7] of "))
 
 
@@ -275,9 +275,9 @@ def test_long_names_stay_in_their_places(page: Page, tmp_path: Path) -> None:
     page.set_viewport_size({"width": 360, "height": 700})
     run = RunPage.opened(page, tmp_path, [record(case)])
     assert run.evaluate("document.documentElement.scrollWidth") < 370  # the word at a pointer may stand out
+    run.click("first")
     edges = "['.head.time', '.head.lane'].map((it) => document.querySelector(it).getBoundingClientRect())"
     assert run.evaluate(f"(([time, lane]) => lane.left - time.right)({edges})") >= -1
-    run.click("first")
     heads = page.locator(".head.lane").all_text_contents()
     assert len(set(heads)) == len(heads)
     cut = (
@@ -321,8 +321,11 @@ def test_a_broken_rule_stands_beside_the_words_of_its_row(page: Page, tmp_path: 
     first["at"] = document["steps"][-1]["at"]  # the longest time
     document.update(broken=[rule], steps=[first, *document["steps"][1:]])
     run = RunPage.opened(page, tmp_path, [cast("RunDocument", document)], link="step=0")
-    marks = "[...document.querySelector('g.row').querySelectorAll('text, .cross')]"
-    time, words, cross, breach = run.evaluate(f"{marks}.map((it) => it.getBoundingClientRect())")
+    first_row = "...document.querySelector('g.row').querySelectorAll('text')"
+    before = "document.querySelector('.times .cross'), document.querySelector('.times text')"
+    words, breach, cross, time = run.evaluate(
+        f"[{first_row}, {before}].map((it) => it.getBoundingClientRect())"
+    )
     assert words["right"] < breach["left"]
     assert cross["right"] < time["left"]
 
