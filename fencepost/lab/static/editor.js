@@ -1,4 +1,5 @@
-// The editor of scenarios: text with line numbers, completion, and the command line's error at its line.
+// The editor of scenarios: text with line numbers, completion, and the command line's error at its line. Text that was not
+// run is marked, because the page shows another run.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { completions, firstBlank } from "lab/completion.js";
@@ -6,7 +7,7 @@ import { html } from "lab/html.js";
 
 const CHECK_MS = 250; // after the last key
 
-export function Editor({ api, vocabulary, text, setText, play }) {
+export function Editor({ api, vocabulary, text, setText, play, shown, discard }) {
   const [check, setCheck] = useState(null);
   const [variant, setVariant] = useState(1);
   const [offered, offer] = useState([]);
@@ -79,6 +80,8 @@ export function Editor({ api, vocabulary, text, setText, play }) {
       </div>
       <p class=${`editor-error ${check === null ? "" : check.ok ? "ok" : "wrong"}`} data-testid="editor-error" role="status">
         ${check === null ? "…" : check.ok ? `This is a scenario: ${check.title}` : check.error}</p>
+      ${shown && html`
+        <p class="not-run" data-testid="not-run">Not run yet: the page shows <b>${shown}</b>. <button data-testid="discard" onClick=${discard}>Discard the changes</button></p>`}
       <div class="paper">
         <ol class="lines" ref=${gutter} aria-hidden="true">${Array.from({ length: lines }, (_, at) => html`<li key=${at} class=${at + 1 === line ? "wrong" : ""}>${at + 1}</li>`)}</ol>
         <textarea data-testid="editor" aria-label="Scenario (TOML)" aria-autocomplete="list" aria-controls="completions" aria-invalid=${check?.ok === false ? "true" : "false"}

@@ -10,6 +10,7 @@ import { Api } from "lab/api.js";
 import { altered, changed, fromWords, inWords, isNamed, plain, useAsked } from "lab/asked.js";
 import { Editor } from "lab/editor.js";
 import { html } from "lab/html.js";
+import { useKept } from "lab/kept.js";
 import { Menu } from "lab/menu.js";
 import { load } from "lab/run.js";
 import { ScenarioList } from "lab/scenarios.js";
@@ -44,11 +45,12 @@ function Lab({ api, scenarios, vocabulary, first }) {
   const [shown, setShown] = useState(first);
   const [problem, setProblem] = useState(first.problem);
   const [isBusy, setBusy] = useState(false);
-  const [tab, setTab] = useState("scenarios");
+  const [draft, setDraft] = useKept("draft", "", "sessionStorage"); // of the editor, until it is run
+  const [text, setText] = useState(draft || null); // of the editor, if somebody wrote there
+  const [tab, setTab] = useState(draft ? "editor" : "scenarios");
   const [beside, setBeside] = useState(() => inAddress().get("step")?.includes(",") ?? false);
   const [isOpen, setOpen] = useState(true); // the panel at the side
   const [menu, setMenu] = useState(null);
-  const [text, setText] = useState(null); // of the editor, if somebody wrote there
   const search = useSearch(api);
   const attempt = (work) => work().catch((refused) => setProblem(refused.message));
 
@@ -95,6 +97,16 @@ function Lab({ api, scenarios, vocabulary, first }) {
     return () => document.removeEventListener("keydown", press);
   });
 
+  const story = scenarios.find((each) => each.name === asked.scenario);
+  const original = asked.text ?? story?.text ?? "";
+  const write = (toml) => {
+    setText(toml);
+    setDraft(toml === original ? "" : toml);
+  };
+  const play = (toml, variant) => {
+    setDraft("");
+    choose({ text: toml, variant });
+  };
   const choose = (next) => {
     setBeside(false);
     asking.begin(plain(next));
@@ -105,7 +117,7 @@ function Lab({ api, scenarios, vocabulary, first }) {
     asking.change(altered(asked, { faults: [...asked.faults, fault] }));
   };
   const edit = (toml) => {
-    setText(toml);
+    write(toml);
     setTab("editor");
   };
   const open = (found) => {
@@ -118,18 +130,17 @@ function Lab({ api, scenarios, vocabulary, first }) {
   const { title } = shown.runs[0].document;
   // What a change leaves as it is: the reader stays at the step.
   const told = shown.isTrace || isOwn ? `${isOwn} ${title}` : `${shown.asked.scenario} ${shown.asked.variant}`;
-  const story = scenarios.find((each) => each.name === asked.scenario);
   const panels = {
     scenarios: () => html`<${ScenarioList} scenarios=${scenarios} asked=${asked} shown=${runs.at(-1).document} choose=${choose} edit=${edit} />`,
     whatif: () => html`<${WhatIf} api=${api} asking=${asking} shown=${shown} beside=${beside} setBeside=${setBeside} edit=${edit} setProblem=${setProblem} />`,
-    editor: () => html`<${Editor} api=${api} vocabulary=${vocabulary} text=${text ?? asked.text ?? story?.text ?? ""} setText=${setText} play=${(toml, variant) => choose({ text: toml, variant })} />`,
+    editor: () => html`<${Editor} api=${api} vocabulary=${vocabulary} text=${text ?? original} setText=${write} play=${play} shown=${draft && title} discard=${() => write(original)} />`,
     search: () => html`<${Searches} search=${search} open=${open} attempt=${attempt} switches=${first.switches} workloads=${vocabulary.workloads} />`,
   };
   const aside = html`
     <div class="tabs" role="tablist" aria-label="Lab">
       ${TABS.map(([id, words]) => html`
         <button key=${id} role="tab" id=${`tab-${id}`} data-testid=${`tab-${id}`} aria-selected=${tab === id ? "true" : "false"} aria-controls="lab-panel" onClick=${() => setTab(id)}>
-          ${words}${id === "whatif" && changed(asked) ? html`<b class="count" title="changes">${changed(asked)}</b>` : null}</button>`)}
+          ${words}${id === "whatif" && changed(asked) ? html`<b class="count" title="changes">${changed(asked)}</b>` : null}${id === "editor" && draft ? html`<b class="count" title="text that was not run"><span aria-hidden="true">✎</span><span class="sr-only"> not run</span></b>` : null}</button>`)}
     </div>
     ${problem && html`<p class="refused" role="alert" data-testid="problem">${problem} <button onClick=${() => setProblem("")} aria-label="Dismiss">✕</button></p>`}
     <div class=${`lab-panel ${tab}`} id="lab-panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} aria-busy=${isBusy ? "true" : "false"}>${panels[tab]()}</div>`;

@@ -1,6 +1,7 @@
 // How the page looks: colours, size of type, height of rows. Rule: what a reader chose is kept for the next page.
 
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
+import { useKept } from "lab/kept.js";
 
 const THEMES = ["auto", "light", "dark"];
 const ZOOMS = [0.5, 0.75, 1, 1.25, 1.5, 2];
@@ -38,34 +39,4 @@ export function useLook() {
 // Pixels of a rem: the style sheet decides, by the width of the screen and the size of type.
 function typeSize() {
   return parseFloat(getComputedStyle(document.documentElement).fontSize);
-}
-
-function useKept(name, otherwise) {
-  const [value, setValue] = useState(() => {
-    const found = kept(name);
-    return typeof found === typeof otherwise ? found : otherwise;
-  });
-  const keep = (next) => {
-    setValue(next);
-    store()?.setItem(`fencepost.${name}`, JSON.stringify(next));
-  };
-  return [value, keep];
-}
-
-// Another program of this origin, or a person, may have written anything there.
-function kept(name) {
-  try {
-    return JSON.parse(store()?.getItem(`fencepost.${name}`) ?? "null");
-  } catch {
-    return null;
-  }
-}
-
-// A browser that forbids storage throws at the mere mention of it; then nothing is kept.
-function store() {
-  try {
-    return window.localStorage;
-  } catch {
-    return null;
-  }
 }

@@ -161,6 +161,31 @@ def test_the_editor_completes_words_of_the_grammar(run: RunPage) -> None:
     expect(editor).to_have_value(re.compile('do = "drop'))
 
 
+def test_text_that_was_not_run_is_there_after_a_reload_and_marked(run: RunPage, page: Page) -> None:
+    run.click("tab-editor")
+    expect(run.by("not-run")).to_have_count(0)
+    editor = run.by("editor")
+    changed = editor.input_value().replace("send t-0 b", "send t-0 other")
+    editor.fill(changed)
+    run.sees("not-run", "Not run yet", "duplicate after a lost acknowledgement")
+    run.sees("tab-editor", "not run")
+    editor.press("Escape")  # the completions
+    assert violations(page) == []
+    page.reload()
+    expect(editor).to_have_value(changed)
+    run.sees("not-run", "Not run yet")
+    run.click("run-text")
+    is_idle(run)
+    assert seen(run) == ["a", "other"]
+    expect(run.by("not-run")).to_have_count(0)
+    expect(run.by("tab-editor")).to_have_text("Editor")
+    editor.fill("name =")
+    run.click("discard")
+    expect(editor).to_have_value(changed)
+    page.reload()
+    expect(run.by("tab-editor")).to_have_text("Editor")
+
+
 def test_markup_in_a_scenario_stays_text(run: RunPage) -> None:
     evil = "<img src=x onerror=console.error(1)>"
     run.click("tab-editor")
