@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from fencepost.bundled import bundled_scenarios
 from tests.lab.browser.driving import RunPage, document_of
@@ -15,8 +15,8 @@ from tests.lab.lab_process import LabProcess, lab
 
 pytestmark = pytest.mark.thorough
 
-LAPTOP: Final = {"width": 1366, "height": 768}
-PHONE: Final = {"width": 360, "height": 740}
+LAPTOP: Final[ViewportSize] = {"width": 1366, "height": 768}
+PHONE: Final[ViewportSize] = {"width": 360, "height": 740}
 WIDEST: Final = "lost_sequence"
 OVERFLOW: Final = "(box => box.scrollWidth - box.clientWidth)(document.querySelector('.scroller'))"
 
