@@ -13,7 +13,7 @@ Rule: a snapshot is derived from the log, so it counts only as long as the log d
 #     its offset         is where a batch of this log begins, or where the log ends
 #     last_offset        ends a batch of that producer, with that last sequence
 #     first_offset       begins a batch of that producer
-#     the batch before   if it is of an open transaction, the snapshot has it open
+#     the batch before   has left its producer as the snapshot has it; one with an open transaction is there
 #
 # Compaction may have removed a batch since; an empty batch without a producer then takes its place, which
 # contradicts nothing. Of offsets before the oldest segment the log says nothing. Each lookup reads at most
@@ -155,10 +155,14 @@ def _contradiction(
             return f"no batch of producer {each.producer_id} ends at offset {each.last_offset}"
         if first is not None and not _begins_transaction(first, each):
             return f"no transaction of producer {each.producer_id} begins at offset {each.first_offset}"
-    opened = {each.producer_id for each in producers if each.first_offset != NO_OFFSET}
-    before = headers.get(offset - 1)
-    is_open = before is not None and before.has_transaction and not before.is_control
-    if before is not None and is_open and before.producer_id not in opened:
+    before = telling.get(offset - 1)
+    if before is None:
+        return None
+    writer = next((each for each in producers if each.producer_id == before.producer_id), None)
+    if writer is not None and not _is_left_by(before, writer):
+        return f"the batch before it is not the last one that it knows of producer {writer.producer_id}"
+    # A producer without a transaction may have been forgotten.
+    if writer is None and before.has_transaction and not before.is_control:
         return f"it does not name the transaction of producer {before.producer_id} that is open there"
     return None
 
@@ -193,4 +197,14 @@ def _begins_transaction(header: BatchHeader, producer: ProducerSnapshot) -> bool
         and header.base_offset == producer.first_offset
         and header.has_transaction
         and not header.is_control
+    )
+
+
+def _is_left_by(header: BatchHeader, producer: ProducerSnapshot) -> bool:
+    """Whether the producer can be as this batch of it has left it."""
+    is_open = header.has_transaction and not header.is_control
+    return (
+        header.producer_epoch == producer.producer_epoch
+        and is_open == (producer.first_offset != NO_OFFSET)
+        and (header.is_control or header.last_offset == producer.last_offset)
     )

@@ -50,6 +50,11 @@ def producer(
 
 
 STRANGER = Identity(999, 0)
+LAST = r"the batch before it is not the last one that it knows of producer \d+"
+
+
+def older(me: Identity, epochs: int) -> Identity:
+    return me._replace(producer_epoch=me.producer_epoch - epochs)
 
 
 CASES: Final[list[tuple[int, Callable[[Identity], list[ProducerSnapshot]], str]]] = [
@@ -75,6 +80,10 @@ CASES: Final[list[tuple[int, Callable[[Identity], list[ProducerSnapshot]], str]]
     ),
     (3, lambda me: [producer(me, 4, last_sequence=1)], "it names offset 4"),
     (END - 1, lambda me: [], r"it does not name the transaction of producer \d+ that is open there"),
+    # Older snapshots of this log, under another name.
+    (END, lambda me: [producer(older(me, 2), 1, last_sequence=1, first_offset=0)], LAST),
+    (END - 1, lambda me: [producer(older(me, 1), 1, last_sequence=1)], LAST),
+    (END, lambda me: [producer(older(me, 1), 4, last_sequence=1)], LAST),
 ]
 
 
