@@ -9,7 +9,7 @@ from __future__ import annotations
 import attrs
 
 from fencepost.simulator.run import Run
-from fencepost.simulator.run_result import Also, RunResult, nobody
+from fencepost.simulator.run_result import RunObserver, RunResult, nobody
 from fencepost.simulator.world.history import History
 from fencepost.simulator.world.recording import Recorder
 from fencepost.simulator.world.world import ADMIN
@@ -17,11 +17,11 @@ from fencepost.simulator.world.world import ADMIN
 
 @attrs.define(eq=False)
 class Watcher:
-    """Records the run that `watch` is given; the last reader and the admin are not shown. `also` watches the
-    same run.
+    """Records the run that `watch` is given; the last reader and the admin are not shown. `observer` watches
+    the same run.
     """
 
-    also: Also = nobody
+    observer: RunObserver = nobody
     run: Run = attrs.field(init=False)
     recorder: Recorder = attrs.field(init=False)
 
@@ -30,7 +30,7 @@ class Watcher:
         self.run = run
         self.recorder = Recorder(run.world, unseen=(ADMIN, run.spec.final.name))
         self.recorder.attach()
-        self.also(run, self.recorder)
+        self.observer(run, self.recorder)
 
     def history(self, title: str, result: RunResult) -> History:
         """The whole run, with the rules that it broke."""

@@ -62,7 +62,7 @@ from fencepost.simulator.judges.operations import ClientOperation, Poll
 from fencepost.simulator.judges.recreated_topics import of_the_last_topics
 from fencepost.simulator.judges.rules import Anomaly, Violation
 from fencepost.simulator.judges.white_box import Invariants
-from fencepost.simulator.run_result import Also, RunResult
+from fencepost.simulator.run_result import RunObserver, RunResult
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import CallBegan
 from fencepost.simulator.world.history import History
@@ -624,7 +624,7 @@ class Run:
 
     # --- the result -----------------------------------------------------------------------------------------
 
-    def result(self, *, record: Callable[[Also], History], **more: Any) -> RunResult:
+    def result(self, *, record: Callable[[RunObserver], History], **more: Any) -> RunResult:
         """The result of the run; `more` are the fields that only a fuzzed world, or only a scenario, has."""
         world, invariants = self.world, self.invariants
         self.exercised.update(invariants.exercised)

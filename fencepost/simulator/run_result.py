@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from fencepost.simulator.run import Run
 
 
-Also = Callable[["Run", Recorder], None]
-"""Another watcher of a run; it is called when the recorder has subscribed and the judges have not."""
+RunObserver = Callable[["Run", Recorder], None]
+"""Watches a run beside its recorder, which has subscribed before it; the judges subscribe after it."""
 
 
 def nobody(_run: Run, _recorder: Recorder) -> None:
-    """No other watcher."""
+    """Observes nothing."""
 
 
 def counted(what: str) -> Callable[[Sized], str]:
@@ -71,7 +71,7 @@ class RunResult:
     reached: tuple[str, ...] = attrs.field(default=(), repr=counted("points"))
     struck: tuple[str, ...] = attrs.field(default=(), repr=counted("faults"))
     commands: tuple[str, ...] = attrs.field(default=(), eq=False, repr=False)
-    record: Callable[[Also], History] = attrs.field(eq=False, repr=False)
+    record: Callable[[RunObserver], History] = attrs.field(eq=False, repr=False)
 
     @property
     def passed(self) -> bool:

@@ -109,9 +109,8 @@ TYPES: Final = {
     "ExploreConfig": "The arguments of `explore`.",
     "Coverage": "How often runs exercised each cell of the coordinator's tables, and each rare state.",
     "Shown": "RunResult | ScenarioResult | FuzzResult | Explored: a result whose run a page can show.",
-    "Run": "A simulated run before its end; it becomes a RunResult.",
-    "Recorder": "What records the events of a simulated run as a History.",
     "PathWatch": "What watches an explored trace while its History is made.",
+    "RunObserver": "A function that watches a run beside its recorder.",
 }
 """What stands for a type in signatures and has no entry of its own."""
 

@@ -49,7 +49,7 @@ from fencepost.simulator.faults.random_faults import (
 from fencepost.simulator.fuzz.plan import PLANNERS, Planner, draw, verifies
 from fencepost.simulator.recorded import Watcher
 from fencepost.simulator.run import Role, Run, RunSpec, Task, run_of
-from fencepost.simulator.run_result import Also, RunResult
+from fencepost.simulator.run_result import RunObserver, RunResult
 from fencepost.simulator.scenarios.model import (
     LONG_MS,
     SESSIONS_MS,
@@ -189,8 +189,8 @@ def try_seed(seed: int, planner: Planner = draw) -> RunResult:
     return attrs.evolve(try_choices(Choices(seed), planner), record=partial(_record_seed, seed, planner))
 
 
-def _record_seed(seed: int, planner: Planner, also: Also) -> History:
-    watcher = Watcher(also)
+def _record_seed(seed: int, planner: Planner, observer: RunObserver) -> History:
+    watcher = Watcher(observer)
     return watcher.history(f"seed {seed}", try_choices(Choices(seed), planner, watcher.watch))
 
 
@@ -204,11 +204,11 @@ def try_spec(spec: RunSpec, choices: Choices, watch: Callable[[Run], None] | Non
     drawn = len(choices.taken)  # those that drew the spec
     run = run_of(spec, choices, watch)
     run.end_at_first_breach()
-    return run.result(record=lambda also: _record_spec(spec, choices.taken[drawn:], also))
+    return run.result(record=lambda observer: _record_spec(spec, choices.taken[drawn:], observer))
 
 
-def _record_spec(spec: RunSpec, choices: Sequence[int], also: Also) -> History:
-    watcher = Watcher(also)
+def _record_spec(spec: RunSpec, choices: Sequence[int], observer: RunObserver) -> History:
+    watcher = Watcher(observer)
     return watcher.history("a run", try_spec(spec, Choices(recorded=choices), watcher.watch))
 
 

@@ -41,7 +41,7 @@ from fencepost.simulator.run import (
     failure,
     run_of,
 )
-from fencepost.simulator.run_result import Also, RunResult, nobody
+from fencepost.simulator.run_result import RunObserver, RunResult, nobody
 from fencepost.simulator.scenarios.model import (
     Case,
     ClusterShape,
@@ -85,9 +85,9 @@ class RecordedRun:
     choices: NotedChoices
 
 
-def record_case(case: Case, also: Also = nobody) -> RecordedRun:
-    """Run one case, and record it; `also` watches it, too."""
-    watcher, choices = Watcher(also), NotedChoices(case.scenario.choices)
+def record_case(case: Case, observer: RunObserver = nobody) -> RecordedRun:
+    """Run one case, and record it; `observer` watches it, too."""
+    watcher, choices = Watcher(observer), NotedChoices(case.scenario.choices)
 
     def watch(run: Run) -> None:
         choices.world = run.world
@@ -119,7 +119,7 @@ def finish(case: Case, run: Run) -> RunResult:
     strikes = [strike for strike in run.injector.strikes if strike.struck]
     struck = tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes)
     return run.result(
-        record=lambda also: record_case(case, also).history,
+        record=lambda observer: record_case(case, observer).history,
         name=case.name,
         problems=tuple(wrong),
         expected=tuple(_in_words(case.expect)),
