@@ -20,8 +20,8 @@ log by `Node.rebuild` in broker/node.py.
 #                  crash explains, raise DamagedLog and change nothing
 #     cut          truncate the log at the first invalid byte, and remove every later segment; also segments
 #                  that begin before the one before them ends, since a cleaned one has taken their place
-#     stale        remove snapshots that are torn, outside the log or of another one, and the manifest of a
-#                  log that was cut
+#     stale        remove snapshots that are torn, outside the log or of another one, small files that are
+#                  torn, and the manifest of a log that was cut
 #
 # Why the first invalid byte ends the log, and does not just cost one batch: offsets must be contiguous, and a
 # batch after a hole may belong to a transaction whose beginning is in the hole. After a crash, such a tail
@@ -139,6 +139,7 @@ class Recovery:
         self._where: str | None = None
         self._cut: Segment | None = None
         self._replaced: list[Segment] = []
+        self._stale: list[str] = []  # witnesses that are torn or outdated
         self._stored_log_start = 0
 
     def recover(self, *, clean_mark: SyncedSegment | None, is_known: bool, topic_id: bytes) -> RecoveredLog:
@@ -332,6 +333,7 @@ class Recovery:
         except MisplacedFile as problem:
             raise misplaced(self._storage, self._directory, problem) from problem
         except CorruptIndex:
+            self._stale.append(name)
             return None
 
     def _written_end(self) -> int:
@@ -433,7 +435,7 @@ class Recovery:
         return transactions
 
     def _remove_stale(self) -> None:
-        """Remove snapshots outside the log, or torn by a loss of power, and the manifest of a log that was
+        """Remove snapshots outside the log, what a loss of power has torn, and the manifest of a log that was
         cut, or lost its end with the power.
         """
         self._snapshots.remove_refused()
@@ -446,8 +448,10 @@ class Recovery:
             if not start <= offset <= end:
                 self._snapshots.remove(offset)
         if self._manifest is not None and (self._why is not None or end < self._manifest.end):
-            self._storage.remove(self._path(MANIFEST_FILE))
+            self._stale.append(MANIFEST_FILE)
             self._manifest = None
+        for name in self._stale:
+            self._storage.remove(self._path(name))
 
 
 def _vouched(

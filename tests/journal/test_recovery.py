@@ -7,7 +7,7 @@ import pytest
 
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
-from fencepost.journal.manifest import MANIFEST_FILE, ManifestState, SyncedSegment
+from fencepost.journal.manifest import CHECKPOINT_FILE, MANIFEST_FILE, ManifestState, SyncedSegment
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.segments import INDEX, LOG, TRANSACTION_INDEX, file_name, walk_batches
 from fencepost.journal.simulated import SimulatedStorage
@@ -345,6 +345,17 @@ def test_what_a_crash_left_half_done_is_swept_up() -> None:
     left = storage.files(DIRECTORY)
     assert not set(leftovers) & set(left)
     assert "notes.txt" in left, "not ours"
+
+
+@pytest.mark.parametrize("name", [MANIFEST_FILE, CHECKPOINT_FILE])
+def test_a_small_file_that_is_torn_does_not_outlive_a_start(name: str) -> None:
+    """Without the state of a leader, a stop does not replace it: it would look as if the stop had torn it."""
+    storage, writer = new_writer()
+    writer.plain(2)
+    crash(writer)
+    storage.replace(f"{DIRECTORY}/{name}", b"{", durable=True)
+    open_journal(storage).close()
+    assert name not in storage.files(DIRECTORY)
 
 
 def test_a_batch_larger_than_what_is_read_at_a_time_is_recovered() -> None:
