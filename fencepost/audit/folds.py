@@ -64,7 +64,7 @@ class Known:
     comparable: frozenset[TopicPartition]
     """The partitions whose markers are all there, so that decisions can be compared with them."""
     created_ms: Mapping[str, int]
-    """When each topic was created: earlier decisions are about a deleted topic of the same name."""
+    """When each topic was created: earlier decisions may be about a deleted topic of the same name."""
     is_sparse: bool
     """Whether offsets may be missing between two batches."""
 
@@ -159,11 +159,9 @@ def _fold_producer(
 ) -> Iterator[dict[str, Any]]:
     decisions: dict[Identity, list[LoggedDecision]] = {}
     by_state: dict[str, ScannedBatch] = {}  # of each, the first batch since the last marker
-    since = known.created_ms.get(log.partition.topic, NO_TIMESTAMP)
     for row in rows:
         if row["result"] is not None:
-            if row["decidedMs"] >= since:
-                decisions.setdefault((row["producerId"], row["producerEpoch"]), []).append(_decision(row))
+            decisions.setdefault((row["producerId"], row["producerEpoch"]), []).append(_decision(row))
             continue
         batch = _scanned(row)
         if not log.segments or log.segments[-1].file != batch.file:
@@ -182,6 +180,7 @@ def _fold_producer(
         for disagreement in disagreements(
             decisions,
             log.model.all_markers(),
+            since=known.created_ms.get(log.partition.topic, NO_TIMESTAMP),
             has_every_decision=known.has_every_decision,
             has_every_marker=not log.covered,
         ):

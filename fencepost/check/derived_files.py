@@ -588,10 +588,9 @@ def _producers_in(snapshot: bytes) -> dict[int, ModelProducer]:
 
 def _is_newer(says: ModelProducer, left: ModelProducer | None) -> bool:
     """Whether a snapshot can be right although only this is left of the producer's batches before it."""
-    return left is None or (
-        says.timestamp >= left.timestamp
-        and (says.producer_epoch, says.last_offset) >= (left.producer_epoch, left.last_offset)
-    )
+    if left is None:
+        return True
+    return (says.producer_epoch, says.last_offset) >= (left.producer_epoch, left.last_offset)
 
 
 def _why_torn(data: bytes) -> str:

@@ -22,7 +22,7 @@ from fencepost.log_model.transactions import (
     lowest_epoch_after,
 )
 from fencepost.protocol.kraft_log import KraftCluster
-from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionResult
+from fencepost.protocol.terms import NO_TIMESTAMP, TRANSACTION_STATE_TOPIC, TopicPartition, TransactionResult
 
 IMPOSSIBLE: Final = "a coordinator never does this: a decision was lost or undone"
 HANGS: Final = "it hangs: the last stable offset stays here; see `fencepost transactions abort`"
@@ -84,16 +84,12 @@ def check_markers(
     }
     for partition, log in (compared | dict.fromkeys(sorted(lost))).items():
         topic = cluster.named.get(partition.topic)
-        # Decisions from before the topic was created are about a deleted topic of the same name.
-        since = -1 if topic is None else topic.created_ms
-        here = {
-            identity: [decision for decision in decisions if decision.decided_ms >= since]
-            for identity, decisions in decided.get(partition, {}).items()
-        }
-        markers = () if log is None else log.model.all_markers()
-        has_every_marker = log is None or not log.covered
         for disagreement in disagreements(
-            here, markers, has_every_decision=has_every_decision, has_every_marker=has_every_marker
+            decided.get(partition, {}),
+            () if log is None else log.model.all_markers(),
+            since=NO_TIMESTAMP if topic is None else topic.created_ms,
+            has_every_decision=has_every_decision,
+            has_every_marker=log is None or not log.covered,
         ):
             tell(partition, log, disagreement, findings)
 

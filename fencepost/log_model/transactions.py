@@ -139,12 +139,15 @@ def disagreements(
     decisions: Mapping[Identity, Sequence[LoggedDecision]],
     markers: Iterable[LoggedMarker],
     *,
+    since: int,
     has_every_decision: bool,
     has_every_marker: bool,
 ) -> Iterator[Disagreement]:
     """Yield where the decisions for one partition and the markers in it differ. A decision that is
     not complete may lack its marker: the coordinator is still writing it.
 
+    `since` (ms): when the topic was created. Earlier decisions are about a deleted topic of the same name, or
+    the clock was set back. So they need no marker, but explain one.
     `has_every_decision`, `has_every_marker`: whether compaction removed none.
     """
     by_identity: dict[Identity, list[LoggedMarker]] = {}
@@ -152,13 +155,15 @@ def disagreements(
         by_identity.setdefault((marker.producer_id, marker.producer_epoch), []).append(marker)
     # Not a set: findings come in the same order in every run.
     for identity in dict.fromkeys([*decisions, *by_identity]):
-        here = decisions.get(identity, ())
+        every = decisions.get(identity, ())
+        here = [decision for decision in every if decision.decided_ms >= since]
+        earlier = {decision.result for decision in every if decision.decided_ms < since}
         missing, undecided = _match(here, by_identity.get(identity, ()), in_order=has_every_marker)
         if has_every_marker:
             yield from (Disagreement(decision, None) for decision in missing if decision.is_complete)
         # Otherwise, a decision that compaction removed may explain the marker.
         if has_every_decision or any(decision.has_own_identity for decision in here):
-            for marker in undecided:
+            for marker in (each for each in undecided if each.result not in earlier):
                 against = next((each for each in missing if each.result is not marker.result), None)
                 yield Disagreement(against, marker)
 

@@ -42,6 +42,7 @@ def told(
     version: int = 2,
     has_every_decision: bool = True,
     has_every_marker: bool = True,
+    since: int = 0,
 ) -> list[str]:
     """What the log of `pay` and the markers in its partition say differently; all have one epoch."""
     history = [
@@ -51,7 +52,11 @@ def told(
     return [
         str(found)
         for found in disagreements(
-            decided, markers, has_every_decision=has_every_decision, has_every_marker=has_every_marker
+            decided,
+            markers,
+            since=since,
+            has_every_decision=has_every_decision,
+            has_every_marker=has_every_marker,
         )
     ]
 
@@ -120,6 +125,16 @@ def test_what_compaction_removed_is_no_disagreement(
     expected: list[str],
 ) -> None:
     assert told(states, *markers, version=version, **lacks) == expected
+
+
+@pytest.mark.parametrize(
+    ("markers", "expected"), [([], []), ([marker(COMMIT, 1)], []), ([marker(ABORT, 1)], [NOT_DECIDED])]
+)
+def test_a_decision_from_before_the_topic_needs_no_marker_and_explains_one(
+    markers: list[LoggedMarker], expected: list[str]
+) -> None:
+    """The topic was created again, or the clock was set back."""
+    assert told(COMMITTED, *markers, since=1) == expected
 
 
 def test_a_decision_raises_the_epoch_from_transaction_version_2_on() -> None:
