@@ -86,7 +86,7 @@ from fencepost.broker.contract import (
 )
 from fencepost.broker.described_configs import topic_configs
 from fencepost.broker.groups import state as groups
-from fencepost.broker.groups.state import GroupBatch, Groups
+from fencepost.broker.groups.state import Groups
 from fencepost.broker.leader_log import (
     Above_co,
     AfterAll,
@@ -120,11 +120,10 @@ from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import BatchHeader, Buffer, place
-from fencepost.protocol.consumer_group_log import read_consumer_groups
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Ordered, Shared, log_state
 from fencepost.protocol.metadata_log import read_cluster_records
-from fencepost.protocol.offsets_log import read_groups, read_offsets, thinned_deltas
+from fencepost.protocol.offsets_log import GroupBatch, read_group_batch
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import read_transactions
 
@@ -563,12 +562,7 @@ def _entries_of(coordinator: Coordinator, header: BatchHeader, batch: Buffer) ->
         case Transactions():
             return tuple(read_transactions(batch, header))
         case Groups() if not header.is_control:
-            return GroupBatch(
-                tuple(read_offsets(batch, header)),
-                tuple(read_groups(batch, header)),
-                tuple(read_consumer_groups(batch, header)),
-                thinned_deltas(batch, header),
-            )
+            return read_group_batch(batch, header)
         case Controller():
             return tuple(read_cluster_records(batch, header))
         case _:

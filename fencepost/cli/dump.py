@@ -56,12 +56,11 @@ from fencepost.protocol.consumer_group_log import (
     ResolvedRegex,
     Subscription,
     TargetEpoch,
-    read_consumer_groups,
 )
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.kraft_log import read_kraft_records
 from fencepost.protocol.metadata_log import read_cluster_records
-from fencepost.protocol.offsets_log import GroupRecord, read_groups, read_offsets
+from fencepost.protocol.offsets_log import GroupRecord, read_group_batch
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
@@ -294,14 +293,15 @@ def facts_of_offsets(batch: StoredBatch) -> Iterator[Fact]:
     """The records of `__consumer_offsets`: committed offsets (pending if the batch is transactional), and the
     members of a group.
     """
-    for group_id, group in read_groups(batch.data, batch.header):
+    found = read_group_batch(batch.data, batch.header)
+    for group_id, group in found.groups:
         fact: Fact = {"kind": "group", "offset": batch.header.base_offset, "group": group_id}
         yield fact | ({"generation": None} if group is None else facts_of_group(group))
-    for part, record in read_consumer_groups(batch.data, batch.header):
+    for part, record in found.consumers:
         fact = {"kind": "consumer group", "offset": batch.header.base_offset, "group": part.group_id}
         name = {"of": part.name} if part.name else {}
         yield fact | name | {"part": part.kind.title} | facts_of_consumers(record)
-    for key, record in read_offsets(batch.data, batch.header):
+    for key, record in found.offsets:
         yield {
             "kind": "offset",
             "offset": batch.header.base_offset,

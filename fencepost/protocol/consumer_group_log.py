@@ -26,7 +26,6 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.primitives import (
     INT16,
     INT32,
@@ -39,7 +38,6 @@ from fencepost.protocol.primitives import (
     put_tagged_fields,
     put_unsigned_varint,
 )
-from fencepost.protocol.records import read_keys_and_values
 from fencepost.protocol.terms import TitledEnum
 
 
@@ -245,18 +243,15 @@ def _put_partition_epochs(out: bytearray, partitions: Mapping[TopicIdPartition, 
 _KINDS: Final = {int(kind): kind for kind in ConsumerRecordKind}
 
 
-def read_consumer_groups(batch: Buffer, header: BatchHeader) -> list[ConsumerEntry]:
-    """The records about groups of the consumer protocol in a batch of `__consumer_offsets`."""
-    found: list[ConsumerEntry] = []
-    for data, value in read_keys_and_values(batch, header):
-        fields = Fields(data or b"", name="consumer group key")
-        kind = _KINDS.get(fields.int16())
-        if kind is None:
-            continue
-        key = ConsumerRecordKey(kind, fields.string(), "" if kind in _NAMELESS else fields.string())
-        fields.finish()
-        found.append((key, None if value is None else _read_value(kind, value)))
-    return found
+def read_consumer_entry(key: bytes, value: bytes | None) -> ConsumerEntry | None:
+    """One record; None for a key of another kind."""
+    fields = Fields(key, name="consumer group key")
+    kind = _KINDS.get(fields.int16())
+    if kind is None:
+        return None
+    read = ConsumerRecordKey(kind, fields.string(), "" if kind in _NAMELESS else fields.string())
+    fields.finish()
+    return read, None if value is None else _read_value(kind, value)
 
 
 def _read_value(kind: ConsumerRecordKind, value: bytes) -> ConsumerRecord:

@@ -19,14 +19,18 @@ GroupMetadataKey/Value.json); a record with a key of another kind is skipped.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import attrs
 
 from fencepost.protocol.batches import BatchHeader, Buffer
-from fencepost.protocol.consumer_group_log import ConsumerEntry, consumer_key, consumer_value
-from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch, read_kafka_records
+from fencepost.protocol.consumer_group_log import (
+    ConsumerEntry,
+    consumer_key,
+    consumer_value,
+    read_consumer_entry,
+)
+from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.primitives import (
     INT16,
     INT32,
@@ -37,7 +41,7 @@ from fencepost.protocol.primitives import (
     put_string,
     put_tagged_fields,
 )
-from fencepost.protocol.records import payload_of, read_keys_and_values
+from fencepost.protocol.records import read_internal_records, read_keys_and_values
 from fencepost.protocol.terms import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -73,6 +77,9 @@ class OffsetRecord:
     topic_id: bytes = attrs.field(kw_only=True, default=NO_TOPIC_ID)
 
 
+OffsetEntry = tuple[OffsetKey, OffsetRecord | None]
+"""A committed offset, None for a tombstone."""
+
 _OFFSET_KEY_VERSIONS: Final = (0, 1)  # both have the same layout; 2 and above are the groups' own records
 # Older brokers of Apache Kafka wrote 0, 2 and 3. Those of 4.3 write 1 if the client chose when the offset
 # expires, and 4 otherwise (GroupCoordinatorRecordHelpers.offsetCommitValueVersion); so does this broker.
@@ -81,25 +88,6 @@ _WITH_LEADER_EPOCH: Final = 3
 _WITH_TOPIC_ID: Final = 4  # and flexible
 _TAG_TOPIC_ID: Final = 0
 _NO_EXPIRY: Final = -1
-
-
-def offsets_batch(
-    entries: Sequence[tuple[OffsetKey, OffsetRecord | None]],
-    *,
-    timestamp: int,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    transactional: bool = False,
-) -> bytearray:
-    """One batch of committed offsets, None for a tombstone; a transactional batch belongs to its producer."""
-    records = [KafkaRecord(_offset_key(key), record and _offset_value(record)) for key, record in entries]
-    return build_kafka_batch(
-        records,
-        timestamp=timestamp,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=transactional,
-    )
 
 
 def _offset_key(key: OffsetKey) -> bytes:
@@ -125,34 +113,14 @@ def _offset_value(record: OffsetRecord) -> bytes:
     return bytes(out)
 
 
-def read_offsets(batch: Buffer, header: BatchHeader) -> list[tuple[OffsetKey, OffsetRecord | None]]:
-    """The committed offsets in a batch of `__consumer_offsets`, None for a tombstone; skips records of
-    groups.
-    """
-    found: list[tuple[OffsetKey, OffsetRecord | None]] = []
-    for data, value in read_keys_and_values(batch, header):
-        fields = Fields(data or b"", name="offset commit key")
-        # Not an error: groups, and kinds of newer brokers, share the topic.
-        if fields.int16() not in _OFFSET_KEY_VERSIONS:
-            continue
-        key = OffsetKey(fields.string(), fields.string(), fields.int32())
-        fields.finish()
-        found.append((key, None if value is None else _read_offset(value)))
-    return found
-
-
-def thinned_deltas(batch: Buffer, header: BatchHeader) -> tuple[int, ...]:
-    """The offset deltas of the committed offsets in a batch that compaction has thinned; else nothing, since
-    they are 0, 1, 2 ...
-    """
-    if header.record_count > header.last_offset_delta:
-        return ()
-    records = read_kafka_records(bytes(payload_of(batch, header)), header.record_count)
-    return tuple(record.offset_delta for record in records if _is_offset_key(record.key or b""))
-
-
-def _is_offset_key(key: bytes) -> bool:
-    return Fields(key, name="offset commit key").int16() in _OFFSET_KEY_VERSIONS
+def _read_offset_entry(data: bytes, value: bytes | None) -> OffsetEntry | None:
+    """One record; None for a key of another kind."""
+    fields = Fields(data, name="offset commit key")
+    if fields.int16() not in _OFFSET_KEY_VERSIONS:
+        return None
+    key = OffsetKey(fields.string(), fields.string(), fields.int32())
+    fields.finish()
+    return key, None if value is None else _read_offset(value)
 
 
 def _read_offset(value: bytes) -> OffsetRecord:
@@ -222,43 +190,6 @@ GroupEntry = tuple[str, GroupRecord | None]
 """A group's id and its record, None for a tombstone."""
 
 
-def group_batch(group_id: str, record: GroupRecord, *, timestamp: int) -> bytearray:
-    """One batch with the current record of a group."""
-    return build_kafka_batch([KafkaRecord(_group_key(group_id), _group_value(record))], timestamp=timestamp)
-
-
-def tombstones_batch(
-    offsets: Sequence[OffsetKey],
-    groups: Sequence[str],
-    consumers: Sequence[ConsumerEntry] = (),
-    *,
-    timestamp: int,
-) -> bytearray:
-    """One batch of tombstones, for offsets first and then for groups: all or nothing. `consumers` are records
-    of groups of the consumer protocol, and need not be tombstones: one may replace a classic group.
-    """
-    keys = [*map(_offset_key, offsets), *map(_group_key, groups)]
-    records = [KafkaRecord(key, None) for key in keys]
-    records += [
-        KafkaRecord(consumer_key(key), None if record is None else consumer_value(record))
-        for key, record in consumers
-    ]
-    return build_kafka_batch(records, timestamp=timestamp)
-
-
-def read_groups(batch: Buffer, header: BatchHeader) -> list[GroupEntry]:
-    """The groups in a batch of `__consumer_offsets`; skips committed offsets."""
-    found: list[GroupEntry] = []
-    for key, value in read_keys_and_values(batch, header):
-        fields = Fields(key or b"", name="group metadata key")
-        if fields.int16() != _GROUP_KEY_VERSION:
-            continue
-        group_id = fields.string()
-        fields.finish()
-        found.append((group_id, None if value is None else _read_group(value)))
-    return found
-
-
 def _group_key(group_id: str) -> bytes:
     key = bytearray(INT16.pack(_GROUP_KEY_VERSION))
     put_string(key, group_id)
@@ -290,6 +221,16 @@ def _put_nullable(out: bytearray, text: str | None) -> None:
         out += INT16.pack(_NULL)
     else:
         put_string(out, text)
+
+
+def _read_group_entry(data: bytes, value: bytes | None) -> GroupEntry | None:
+    """One record; None for a key of another kind."""
+    fields = Fields(data, name="group metadata key")
+    if fields.int16() != _GROUP_KEY_VERSION:
+        return None
+    group_id = fields.string()
+    fields.finish()
+    return group_id, None if value is None else _read_group(value)
 
 
 def _read_group(value: bytes) -> GroupRecord:
@@ -347,3 +288,65 @@ def _read_member(fields: Fields, version: int) -> MemberRecord:
         subscription=subscription,
         assignment=assignment,
     )
+
+
+# --- batches ---------------------------------------------------------------------------------------------
+
+
+class GroupBatch(NamedTuple):
+    """The records of one batch of `__consumer_offsets`; None is a tombstone. `deltas` are the places of the
+    offsets in a batch that compaction has thinned.
+    """
+
+    offsets: tuple[OffsetEntry, ...] = ()
+    groups: tuple[GroupEntry, ...] = ()
+    consumers: tuple[ConsumerEntry, ...] = ()
+    deltas: tuple[int, ...] = ()
+
+
+def group_batch(
+    entries: GroupBatch,
+    *,
+    timestamp: int,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    transactional: bool = False,
+) -> bytearray:
+    """One batch with these records, offsets first: all or nothing. A transactional one belongs to its
+    producer.
+    """
+    pairs = [(_offset_key(key), record and _offset_value(record)) for key, record in entries.offsets]
+    pairs += [(_group_key(name), record and _group_value(record)) for name, record in entries.groups]
+    pairs += [
+        (consumer_key(key), None if record is None else consumer_value(record))
+        for key, record in entries.consumers
+    ]
+    return build_kafka_batch(
+        [KafkaRecord(key, value) for key, value in pairs],
+        timestamp=timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=transactional,
+    )
+
+
+def read_group_batch(batch: Buffer, header: BatchHeader) -> GroupBatch:
+    """The records in a batch; those with a key of another kind are skipped."""
+    offsets, groups, consumers = list[OffsetEntry](), list[GroupEntry](), list[ConsumerEntry]()
+    deltas: list[int] = []
+    for key, value, _, _, offset_delta in read_internal_records(batch, header):
+        if (offset := _read_offset_entry(key or b"", value)) is not None:
+            offsets.append(offset)
+            deltas.append(offset_delta)
+        elif (group := _read_group_entry(key or b"", value)) is not None:
+            groups.append(group)
+        elif (consumer := read_consumer_entry(key or b"", value)) is not None:
+            consumers.append(consumer)
+    is_thinned = header.record_count <= header.last_offset_delta
+    return GroupBatch(tuple(offsets), tuple(groups), tuple(consumers), tuple(deltas) if is_thinned else ())
+
+
+def read_offsets(batch: Buffer, header: BatchHeader) -> list[OffsetEntry]:
+    """The committed offsets in a batch, even if other records in it cannot be read."""
+    found = [_read_offset_entry(key or b"", value) for key, value in read_keys_and_values(batch, header)]
+    return [entry for entry in found if entry is not None]

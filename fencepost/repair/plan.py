@@ -60,10 +60,9 @@ from fencepost.journal.storage import (
 from fencepost.log_model.metadata import ClusterModel
 from fencepost.log_model.partitions import PartitionModel
 from fencepost.log_model.transactions import decisions_of
-from fencepost.protocol.consumer_group_log import read_consumer_groups
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.metadata_log import ClusterRecord, cluster_batch
-from fencepost.protocol.offsets_log import read_groups, read_offsets
+from fencepost.protocol.offsets_log import read_group_batch
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
@@ -365,9 +364,10 @@ class _Planner:
                 continue
 
     def _learn_offsets(self, batch: ScannedBatch, data: bytes, groups: set[str]) -> None:
-        groups.update(name for name, _ in read_groups(data, batch.header))
-        groups.update(key.group_id for key, _ in read_consumer_groups(data, batch.header))
-        for key, record in read_offsets(data, batch.header):
+        found = read_group_batch(data, batch.header)
+        groups.update(name for name, _ in found.groups)
+        groups.update(key.group_id for key, _ in found.consumers)
+        for key, record in found.offsets:
             groups.add(key.group_id)
             partition = TopicPartition(key.topic, key.partition)
             if record is None:  # even after the deletion of its topic

@@ -27,10 +27,9 @@ from fencepost.journal.segments import is_other_file
 from fencepost.journal.storage import DamagedLog, ReplacedFile, StorageReader
 from fencepost.log_model.metadata import ClusterModel
 from fencepost.protocol.batches import BatchHeader
-from fencepost.protocol.consumer_group_log import read_consumer_groups
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.metadata_log import read_cluster_records
-from fencepost.protocol.offsets_log import read_groups, read_offsets
+from fencepost.protocol.offsets_log import read_group_batch
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
@@ -84,8 +83,7 @@ def _transactional_ids(batch: bytes, header: BatchHeader) -> list[str]:
 
 
 def _group_ids(batch: bytes, header: BatchHeader) -> list[str]:
-    offsets, groups = read_offsets(batch, header), read_groups(batch, header)
-    consumers = read_consumer_groups(batch, header)
+    offsets, groups, consumers, _ = read_group_batch(batch, header)
     return [*[key.group_id for key, _ in (*offsets, *consumers)], *[name for name, _ in groups]]
 
 

@@ -25,7 +25,7 @@ from fencepost.protocol.messages import (
     SyncGroup,
     SyncGroupReply,
 )
-from fencepost.protocol.offsets_log import GroupRecord, read_groups
+from fencepost.protocol.offsets_log import GroupRecord, read_group_batch
 from fencepost.protocol.terms import GroupState
 from tests.broker.refusals import CarefulStory
 from tests.broker.requests import body_of
@@ -179,5 +179,5 @@ class GroupStory(CarefulStory):
     def group_records(self) -> list[GroupRecord | None]:
         """What the log says of the group, oldest first."""
         entries = self.log(offsets_log_of(GROUP))
-        found = (pair for entry in entries for pair in read_groups(entry.batch, entry.header))
+        found = (pair for entry in entries for pair in read_group_batch(entry.batch, entry.header).groups)
         return [record for group_id, record in found if group_id == GROUP]

@@ -33,10 +33,9 @@ from fencepost.protocol.consumer_group_log import (
     AssignmentState,
     TopicIdPartition,
     by_topic_id,
-    read_consumer_groups,
 )
 from fencepost.protocol.messages import AssignedTopic, ConsumerGroupHeartbeat
-from fencepost.protocol.offsets_log import tombstones_batch
+from fencepost.protocol.offsets_log import GroupBatch, group_batch, read_group_batch
 from fencepost.protocol.terms import GroupState
 from tests.simulator.planting import Edit, Mutation, planted
 
@@ -128,8 +127,8 @@ class World:
         if not entries:
             assert turn.group == self.group, "what is not written has not changed"
             return
-        batch = tombstones_batch((), (), entries, timestamp=self.now)
-        apply_records(self.books, read_consumer_groups(batch, read_header(batch)))
+        batch = group_batch(GroupBatch(consumers=entries), timestamp=self.now)
+        apply_records(self.books, read_group_batch(batch, read_header(batch)).consumers)
         self.group = turn.group
         assert self.books["g"] == turn.group, "the records of a group are the group"
         held = [part for current in turn.group.assignments.values() for part in current.assigned]

@@ -26,7 +26,7 @@ from fencepost.protocol.metadata_log import (
     TopicCreated,
     cluster_batch,
 )
-from fencepost.protocol.offsets_log import read_groups, read_offsets
+from fencepost.protocol.offsets_log import read_group_batch
 from fencepost.protocol.records import build_data_batch, check_records, read_columns
 from fencepost.protocol.terms import (
     INT32_MAX,
@@ -126,8 +126,9 @@ def tombstones(entries: list[LogEntry]) -> list[tuple[int, int]]:
     """(offsets, groups) that each batch forgets."""
     found: list[tuple[int, int]] = []
     for header, batch in entries:
-        offsets = [key for key, record in read_offsets(batch, header) if record is None]
-        groups = [key for key, record in read_groups(batch, header) if record is None]
+        records = read_group_batch(batch, header)
+        offsets = [key for key, record in records.offsets if record is None]
+        groups = [key for key, record in records.groups if record is None]
         found.append((len(offsets), len(groups)))
     return [pair for pair in found if pair != (0, 0)]
 

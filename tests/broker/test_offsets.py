@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from fencepost.broker.contract import ResignLeader
-from fencepost.broker.groups.state import OFFSET_METADATA_LENGTH_MAX, GroupBatch, Groups, apply, offset_keys
+from fencepost.broker.groups.state import OFFSET_METADATA_LENGTH_MAX, Groups, apply, offset_keys
 from fencepost.broker.partitions import checks
 from fencepost.broker.partitions.checks import Written
 from fencepost.broker.partitions.partition import Partition
@@ -15,7 +15,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.batches import place, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fork, log_state
-from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batch
+from fencepost.protocol.offsets_log import GroupBatch, OffsetKey, OffsetRecord, group_batch
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 from tests.broker.requests import (
     ABORT,
@@ -273,10 +273,10 @@ def entry(offset: int | None) -> tuple[OffsetKey, OffsetRecord | None]:
 
 
 def write(state: Groups, at: int, offset: int | None, producer_id: int = -1) -> None:
-    entries = (entry(offset),)
-    batch = offsets_batch(entries, timestamp=NOON, producer_id=producer_id, transactional=producer_id >= 0)
+    entries = GroupBatch((entry(offset),))
+    batch = group_batch(entries, timestamp=NOON, producer_id=producer_id, transactional=producer_id >= 0)
     place(batch, base_offset=at, leader_epoch=0)
-    apply(state, read_header(batch), batch, GroupBatch(entries))
+    apply(state, read_header(batch), batch, entries)
 
 
 def test_a_tombstone_forgets_the_offset_and_what_is_pending_of_it() -> None:

@@ -11,7 +11,7 @@ import attrs
 from fencepost.check.findings import Severity
 from fencepost.protocol.batches import build_marker, read_header
 from fencepost.protocol.metadata_log import TopicCreated, cluster_batch, read_cluster_records
-from fencepost.protocol.offsets_log import offsets_batch, read_offsets
+from fencepost.protocol.offsets_log import GroupBatch, group_batch, read_offsets
 from fencepost.protocol.terms import TransactionResult
 from fencepost.protocol.transaction_log import read_transactions, transaction_batch
 from tests.check.directories import METADATA_LOG, Directory, altered, closed
@@ -74,8 +74,8 @@ def commit_anew(at: Directory, path: str, number: int, offset: int) -> None:
         for key, record in read_offsets(batches[number], header)
     ]
     batches[number] = bytes(
-        offsets_batch(
-            entries,
+        group_batch(
+            GroupBatch(tuple(entries)),
             timestamp=header.max_timestamp,
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fencepost.protocol.batches import build_marker, place, read_header
 from fencepost.protocol.metadata_log import TopicCreated, cluster_batch
-from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batch
+from fencepost.protocol.offsets_log import GroupBatch, OffsetKey, OffsetRecord, group_batch
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
 from fencepost.protocol.transaction_log import TransactionRecord, transaction_batch
@@ -86,7 +86,7 @@ def build_story(data: Path) -> Path:
         leader_epochs=(1, 1, 1, 2),
     )
     committed = OffsetRecord(5, leader_epoch=0, metadata="", commit_ms=NOW)
-    offsets = offsets_batch([(OffsetKey("group", "orders", 0), committed)], timestamp=NOW)
+    offsets = group_batch(GroupBatch(((OffsetKey("group", "orders", 0), committed),)), timestamp=NOW)
     write_partition(data, "__consumer_offsets-3", [offsets])
     write_partition(
         data,

@@ -29,7 +29,7 @@ from fencepost.protocol.consumer_group_log import (
     Subscription,
     TopicIdPartition,
 )
-from fencepost.protocol.offsets_log import GroupRecord, MemberRecord, group_batch, tombstones_batch
+from fencepost.protocol.offsets_log import GroupBatch, GroupRecord, MemberRecord, group_batch
 from fencepost.protocol.terms import TransactionResult, TransactionState
 from tests.cli.log_builder import NOW, build_story, data_batch, marker, write_partition
 
@@ -217,9 +217,9 @@ def test_who_is_in_a_group(tmp_path: Path, capsys: Output) -> None:
         members=members,
     )
     empty = attrs.evolve(shared, generation_id=4, leader=None, members=())
-    batches = [group_batch("readers", record, timestamp=NOW) for record in (shared, empty)]
-    gone = tombstones_batch([], ["readers"], timestamp=NOW)
-    write_partition(tmp_path, "__consumer_offsets-0", [*batches, gone])
+    entries = [GroupBatch(groups=(("readers", record),)) for record in (shared, empty, None)]
+    batches = [group_batch(each, timestamp=NOW) for each in entries]
+    write_partition(tmp_path, "__consumer_offsets-0", batches)
     assert run(["dump", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     for words in (
@@ -247,7 +247,7 @@ def test_who_is_in_a_group_of_the_consumer_protocol(tmp_path: Path, capsys: Outp
         (ConsumerRecordKey(kind.CURRENT_ASSIGNMENT, "readers", "m1"), CurrentAssignment(epoch=2)),
         (ConsumerRecordKey(kind.MEMBER, "readers", "m2"), None),
     ]
-    batch = tombstones_batch([], [], entries, timestamp=NOW)
+    batch = group_batch(GroupBatch(consumers=tuple(entries)), timestamp=NOW)
     write_partition(tmp_path, "__consumer_offsets-0", [batch])
     assert run(["dump", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -8,7 +8,7 @@ from fencepost.log_model.offsets import OffsetsModel, WrittenOffset
 from fencepost.log_model.partitions import LoggedMarker
 from fencepost.log_model.transactions import LoggedState, decisions_of, disagreements, lowest_epoch_after
 from fencepost.protocol.batches import build_marker, place, read_header
-from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batch
+from fencepost.protocol.offsets_log import GroupBatch, OffsetKey, OffsetRecord, group_batch
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition, TransactionResult
 from fencepost.protocol.terms import TransactionState as State
 from fencepost.protocol.transaction_log import TransactionRecord
@@ -152,7 +152,8 @@ KEY = OffsetKey("group", "orders", 0)
 def commit(model: OffsetsModel, offset: int | None, at: int, *, producer_id: int = NO_PRODUCER_ID) -> None:
     said = None if offset is None else OffsetRecord(offset, leader_epoch=0, metadata="", commit_ms=0)
     is_transactional = producer_id != NO_PRODUCER_ID
-    batch = offsets_batch([(KEY, said)], timestamp=0, producer_id=producer_id, transactional=is_transactional)
+    entries = GroupBatch(((KEY, said),))
+    batch = group_batch(entries, timestamp=0, producer_id=producer_id, transactional=is_transactional)
     place(batch, base_offset=at, leader_epoch=0)
     assert list(model.apply(read_header(batch), None, [(KEY, said)])) == [KEY]
 

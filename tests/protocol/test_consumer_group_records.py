@@ -22,11 +22,10 @@ from fencepost.protocol.consumer_group_log import (
     TopicIdPartition,
     consumer_key,
     consumer_value,
-    read_consumer_groups,
 )
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
-from fencepost.protocol.offsets_log import OffsetKey, read_groups, read_offsets, tombstones_batch
+from fencepost.protocol.offsets_log import GroupBatch, OffsetKey, group_batch, read_group_batch
 
 NOON: Final = 1_700_000_000_000
 KIND = ConsumerRecordKind
@@ -95,7 +94,7 @@ WRITTEN: Final[list[tuple[ConsumerEntry, str, str]]] = [
 
 def read(key: bytes, value: bytes | None) -> list[ConsumerEntry]:
     batch = build_kafka_batch([KafkaRecord(key, value)], timestamp=NOON)
-    return read_consumer_groups(batch, read_header(batch))
+    return list(read_group_batch(batch, read_header(batch)).consumers)
 
 
 @pytest.mark.parametrize(("entry", "key", "value"), WRITTEN, ids=lambda each: str(each)[:40])
@@ -117,11 +116,9 @@ def test_partitions_without_epochs_have_that_of_the_member() -> None:
 
 def test_offsets_and_groups_of_both_protocols_share_a_batch() -> None:
     entries = tuple(entry for entry, _, _ in WRITTEN)
-    batch = tombstones_batch([OffsetKey("g", "t", 0)], ["classic"], entries, timestamp=NOON)
-    header = read_header(batch)
-    assert tuple(read_consumer_groups(batch, header)) == entries
-    assert read_groups(batch, header) == [("classic", None)]
-    assert read_offsets(batch, header) == [(OffsetKey("g", "t", 0), None)]
+    mixed = GroupBatch(((OffsetKey("g", "t", 0), None),), (("classic", None),), entries)
+    batch = group_batch(mixed, timestamp=NOON)
+    assert read_group_batch(batch, read_header(batch)) == mixed
 
 
 def test_partition_metadata_of_older_brokers_is_skipped() -> None:

@@ -11,15 +11,15 @@ from fencepost.protocol.batches import read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.offsets_log import (
+    GroupBatch,
+    GroupEntry,
     GroupRecord,
     MemberRecord,
     OffsetKey,
     OffsetRecord,
     group_batch,
-    offsets_batch,
-    read_groups,
+    read_group_batch,
     read_offsets,
-    tombstones_batch,
 )
 from fencepost.protocol.records import read_columns
 from tests.protocol import kafka_bytes
@@ -69,13 +69,21 @@ def only_record(batch: bytearray) -> tuple[bytes, bytes]:
     return bytes(key), bytes(value)
 
 
+def written(record: GroupRecord) -> bytearray:
+    return group_batch(GroupBatch(groups=(("readers", record),)), timestamp=NOON)
+
+
+def groups_in(batch: bytearray) -> list[GroupEntry]:
+    return list(read_group_batch(batch, read_header(batch)).groups)
+
+
 @pytest.mark.parametrize(
     ("record", "value"), [(STABLE, kafka_bytes.STABLE_GROUP), (EMPTY, kafka_bytes.EMPTY_GROUP)]
 )
 def test_a_group_is_written_as_kafka_writes_it(record: GroupRecord, value: bytes) -> None:
-    batch = group_batch("readers", record, timestamp=NOON)
+    batch = written(record)
     assert only_record(batch) == (kafka_bytes.GROUP_KEY, value)
-    assert read_groups(batch, read_header(batch)) == [("readers", record)]
+    assert groups_in(batch) == [("readers", record)]
 
 
 def test_the_client_of_a_member_is_written_and_read() -> None:
@@ -84,23 +92,24 @@ def test_the_client_of_a_member_is_written_and_read() -> None:
     )
     first, second = STABLE.members
     record = attrs.evolve(STABLE, members=(attrs.evolve(first, client_id="c", client_host="/h"), second))
-    assert only_record(group_batch("readers", record, timestamp=NOON)) == (kafka_bytes.GROUP_KEY, named)
+    assert only_record(written(record)) == (kafka_bytes.GROUP_KEY, named)
     batch = build_kafka_batch([KafkaRecord(kafka_bytes.GROUP_KEY, named)], timestamp=NOON)
-    assert read_groups(batch, read_header(batch)) == [("readers", record)]
+    assert groups_in(batch) == [("readers", record)]
 
 
 def test_a_group_is_forgotten_with_its_offsets() -> None:
     key = OffsetKey("readers", "orders", 3)
-    batch = tombstones_batch([key], ["readers"], timestamp=NOON)
-    header = read_header(batch)
-    assert (read_groups(batch, header), read_offsets(batch, header)) == ([("readers", None)], [(key, None)])
+    entries = GroupBatch(offsets=((key, None),), groups=(("readers", None),))
+    batch = group_batch(entries, timestamp=NOON)
+    assert read_group_batch(batch, read_header(batch)) == entries
 
 
 def test_offsets_are_no_groups_and_groups_no_offsets() -> None:
     offset = OffsetRecord(5, leader_epoch=-1, metadata="", commit_ms=NOON)
-    offsets = offsets_batch([(OffsetKey("readers", "orders", 3), offset)], timestamp=NOON)
-    assert read_groups(offsets, read_header(offsets)) == []
-    group = group_batch("readers", STABLE, timestamp=NOON)
+    entries = GroupBatch(offsets=((OffsetKey("readers", "orders", 3), offset),))
+    offsets = group_batch(entries, timestamp=NOON)
+    assert read_group_batch(offsets, read_header(offsets)) == entries
+    group = written(STABLE)
     assert read_offsets(group, read_header(group)) == []
 
 
@@ -109,7 +118,7 @@ def test_a_record_of_another_version_or_too_short_is_refused() -> None:
     for wrong in (b"\0\4" + value[2:], value[:-1], value + b"\0"):
         batch = build_kafka_batch([KafkaRecord(kafka_bytes.GROUP_KEY, wrong)], timestamp=NOON)
         with pytest.raises(ProtocolViolation):
-            read_groups(batch, read_header(batch))
+            read_group_batch(batch, read_header(batch))
 
 
 members = st.builds(
@@ -136,7 +145,7 @@ records = st.builds(
 
 @given(words, records)
 def test_what_is_written_is_read(group_id: str, record: GroupRecord) -> None:
-    batch = group_batch(group_id, record, timestamp=NOON)
-    assert read_groups(batch, read_header(batch)) == [(group_id, record)]
+    batch = group_batch(GroupBatch(groups=((group_id, record),)), timestamp=NOON)
+    assert groups_in(batch) == [(group_id, record)]
     other = attrs.evolve(record, generation_id=record.generation_id ^ 1)
-    assert read_groups(batch, read_header(batch)) != [(group_id, other)]
+    assert groups_in(batch) != [(group_id, other)]

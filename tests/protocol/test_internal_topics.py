@@ -26,7 +26,7 @@ from fencepost.protocol.metadata_log import (
     read_cluster_records,
     topic_number,
 )
-from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batch, read_offsets
+from fencepost.protocol.offsets_log import GroupBatch, OffsetKey, OffsetRecord, group_batch, read_offsets
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TopicPartition, TransactionState
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions, transaction_batch
@@ -204,19 +204,18 @@ def test_offsets_are_stored_as_kafka_stores_them() -> None:
         (OFFSET_WITHOUT_EPOCH, kafka_bytes.OFFSET_WITHOUT_EPOCH),
         (OFFSET_WITH_EXPIRY, kafka_bytes.OFFSET_WITH_EXPIRY),
     ]:
-        batch = offsets_batch([(ORDERS_3, record)], timestamp=UPDATED)
+        batch = group_batch(GroupBatch(((ORDERS_3, record),)), timestamp=UPDATED)
         assert only_record(batch) == (kafka_bytes.OFFSET_KEY, written)
         assert offsets_in((kafka_bytes.OFFSET_KEY, written)) == [(ORDERS_3, record)]
 
 
 def test_transactional_offsets_carry_their_producer_and_no_sequence() -> None:
-    batch = offsets_batch(
-        [(ORDERS_3, OFFSET)], timestamp=1, producer_id=9, producer_epoch=2, transactional=True
-    )
+    entries = GroupBatch(((ORDERS_3, OFFSET),))
+    batch = group_batch(entries, timestamp=1, producer_id=9, producer_epoch=2, transactional=True)
     header = read_batch(batch)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, -1)
     assert header.is_transactional
-    assert not read_batch(offsets_batch([(ORDERS_3, OFFSET)], timestamp=1)).is_transactional
+    assert not read_batch(group_batch(entries, timestamp=1)).is_transactional
 
 
 offset_entries = st.tuples(
@@ -235,7 +234,7 @@ offset_entries = st.tuples(
 
 @given(st.lists(offset_entries, min_size=1, max_size=5), int64s)
 def test_any_offsets_come_back(entries: list[tuple[OffsetKey, OffsetRecord | None]], timestamp: int) -> None:
-    batch = offsets_batch(entries, timestamp=timestamp)
+    batch = group_batch(GroupBatch(tuple(entries)), timestamp=timestamp)
     assert read_offsets(batch, read_batch(batch)) == entries
 
 

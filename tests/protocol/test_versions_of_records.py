@@ -16,7 +16,7 @@ from fencepost.protocol.offsets_log import (
     MemberRecord,
     OffsetKey,
     OffsetRecord,
-    read_groups,
+    read_group_batch,
     read_offsets,
 )
 from tests.protocol.batches_drawn import encode_kafka_records
@@ -83,7 +83,7 @@ def test_a_group(version: int) -> None:
     value += (struct.pack(">i", 300) if version >= 1 else b"") + struct.pack(">i", 30)
     value += data(b"s") + data(b"as") + end + end
     batch = build_kafka_batch([KafkaRecord(GROUP_KEY, value)], timestamp=1)
-    ((group_id, record),) = read_groups(batch, read_header(batch))
+    ((group_id, record),) = read_group_batch(batch, read_header(batch)).groups
     member = MemberRecord(
         member_id="m",
         group_instance_id="i" if version >= 3 else None,

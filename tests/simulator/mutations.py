@@ -23,7 +23,7 @@ _ANY_RETRY_ENDED_WELL: Final = """\
 
 _TRANSACTIONS_OFFSETS_LOST: Final = """\
 if isinstance(request, m.OffsetCommit):
-        node.append(log, batch, GroupBatch(entries))"""
+        node.append(log, batch, entries)"""
 
 _APPENDS_RECORD: Final = "header = node.append("
 
@@ -334,7 +334,7 @@ OF_OFFSETS: Final = (
         edits=(
             Edit(
                 "broker.groups.offsets:_written",
-                {"node.append(log, batch, GroupBatch(entries))": _TRANSACTIONS_OFFSETS_LOST},
+                {"node.append(log, batch, entries)": _TRANSACTIONS_OFFSETS_LOST},
             ),
         ),
     ),

@@ -13,8 +13,8 @@ from fencepost.broker.contract import Received, Refused, Reply, ReplyTo
 from fencepost.broker.groups import consumer_heartbeat
 from fencepost.broker.groups.consumer_group import ConsumerGroup, changes
 from fencepost.broker.groups.consumer_heartbeat import HEARTBEAT_CHECKS, Beat, ConsumerTurn, assignor_of
-from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, group_log
-from fencepost.broker.groups.state import GroupBatch, Groups, MemberDeadlines
+from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, group_log, write_entries
+from fencepost.broker.groups.state import Groups, MemberDeadlines
 from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
 from fencepost.protocol import messages as m
@@ -26,7 +26,7 @@ from fencepost.protocol.consumer_group_log import (
     by_topic_id,
 )
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.offsets_log import tombstones_batch
+from fencepost.protocol.offsets_log import GroupBatch
 from fencepost.protocol.terms import GroupState
 
 NO_GROUP = ErrorCode.GROUP_ID_NOT_FOUND
@@ -45,13 +45,11 @@ def _carry_out(node: Node, log: GroupLog, turn: ConsumerTurn, *, must: bool = Fa
     if not entries:
         return True
     # A classic group of this name is empty, and goes; its offsets stay.
-    replaced = (group_id,) if state.records.get(group_id) is not None else ()
-    batch = tombstones_batch((), replaced, entries, timestamp=turn.now)
-    if node.is_too_large(len(batch)) and not must:
+    replaced = ((group_id, None),) if state.records.get(group_id) is not None else ()
+    if not write_entries(node, log, GroupBatch(groups=replaced, consumers=entries), turn.now, must=must):
         return False
     # The empty classic group may also be in memory.
     state.live.pop(group_id, None)
-    node.append(log, batch, GroupBatch(groups=tuple([(each, None) for each in replaced]), consumers=entries))
     return True
 
 

@@ -12,15 +12,15 @@ from fencepost.broker.groups.consumer_group import ConsumerGroup, tombstones
 from fencepost.broker.groups.consumer_handlers import remove_members
 from fencepost.broker.groups.consumer_heartbeat import static_problem
 from fencepost.broker.groups.group import NO_MEMBER, Group, loaded, record_of
-from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, forget_offsets, group_log
+from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, forget_offsets, group_log, write_entries
 from fencepost.broker.groups.rebalance import Turn, refused_join, refused_sync
-from fencepost.broker.groups.state import GroupBatch, Groups
+from fencepost.broker.groups.state import Groups
 from fencepost.broker.groups.tables import DEAD, MEMBERSHIP, GroupInput
 from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.offsets_log import group_batch
+from fencepost.protocol.offsets_log import GroupBatch
 from fencepost.protocol.terms import GroupState
 
 
@@ -30,16 +30,14 @@ def _carry_out(node: Node, log: GroupLog, turn: Turn) -> bool:
     members can be.
     """
     rebalance.expire(turn)
-    group_id, record, batch = turn.group.group_id, turn.record, bytearray()
+    group_id, record = turn.group.group_id, turn.record
     if record is not None:
-        batch = group_batch(group_id, record, timestamp=turn.now)
-        if record.members and node.is_too_large(len(batch)):
+        entries = GroupBatch(groups=((group_id, record),))
+        if not write_entries(node, log, entries, turn.now, must=not record.members):
             return False
     if turn.group is not turn.before:
         log.coordinator.live[group_id] = turn.group
         _schedule(node, turn.group)
-    if record is not None:
-        node.append(log, batch, GroupBatch(groups=((group_id, record),)))
     if turn.answers:
         node.after(log, turn.answers)
     return True

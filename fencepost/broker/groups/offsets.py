@@ -34,7 +34,7 @@ from fencepost.broker.groups import state as groups
 from fencepost.broker.groups.consumer_group import ConsumerGroup, tombstones
 from fencepost.broker.groups.consumer_heartbeat import check_commit, check_identity
 from fencepost.broker.groups.group import NO_GENERATION, NO_MEMBER
-from fencepost.broker.groups.state import GroupBatch, Groups
+from fencepost.broker.groups.state import Groups
 from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
@@ -45,7 +45,7 @@ from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_group_log import ConsumerEntry, TopicIdPartition
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.offsets_log import OffsetKey, offsets_batch, tombstones_batch
+from fencepost.protocol.offsets_log import GroupBatch, OffsetKey, group_batch
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     NO_SEQUENCE,
@@ -92,6 +92,17 @@ def group_log(node: Node, group_id: str) -> GroupLog | Refused:
     number = coordinator_partition(group_id, node.coordinator_count(CONSUMER_OFFSETS_TOPIC))
     log = node.coordinator_log(Groups, TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
     return log or NOT_COORDINATOR
+
+
+def write_entries(node: Node, log: GroupLog, entries: GroupBatch, now: int, *, must: bool = False) -> bool:
+    """Append records as one batch. Returns False, and changes nothing, if it is too large, unless it `must`
+    be written.
+    """
+    batch = group_batch(entries, timestamp=now)
+    if node.is_too_large(len(batch)) and not must:
+        return False
+    node.append(log, batch, entries)
+    return True
 
 
 def _answers(
@@ -225,9 +236,9 @@ def _written(
     names = sum(len(request.group_id) + len(each.topic) + len(each.metadata) for each in good)
     if names > node.settings.message_max_bytes:
         return _answers(request, _errors(node, request, TOO_LARGE))
-    entries = groups.entries_of(request, good, node.topic_id, now=now)
+    entries = GroupBatch(groups.entries_of(request, good, node.topic_id, now=now))
     if isinstance(request, m.TxnOffsetCommit):
-        batch = offsets_batch(
+        batch = group_batch(
             entries,
             timestamp=now,
             producer_id=request.producer_id,
@@ -235,10 +246,10 @@ def _written(
             transactional=True,
         )
     else:
-        batch = offsets_batch(entries, timestamp=now)
+        batch = group_batch(entries, timestamp=now)
     if node.is_too_large(len(batch)):
         return _answers(request, _errors(node, request, TOO_LARGE))
-    node.append(log, batch, GroupBatch(entries))
+    node.append(log, batch, entries)
     return _answers(request, errors)
 
 
@@ -406,18 +417,15 @@ def forget_offsets(
     """Write a tombstone for each of these offsets, and then for these groups: several batches if one would
     be too large.
     """
-    batch = tombstones_batch(keys, group_ids, consumers, timestamp=now)
-    if node.is_too_large(len(batch)) and len(keys) > 1:
+    entries = GroupBatch(
+        tuple([(key, None) for key in keys]), tuple([(group_id, None) for group_id in group_ids]), consumers
+    )
+    if not write_entries(node, log, entries, now, must=len(keys) <= 1):
         # A kill in between leaves fewer offsets, and the group: it comes last. From that state
         # expiration, or a repeated request, continues. No reply leaves before the last batch is durable.
         middle = len(keys) // 2
         forget_offsets(node, log, keys[:middle], now)
         forget_offsets(node, log, keys[middle:], now, group_ids=group_ids, consumers=consumers)
-        return
-    offsets = tuple([(key, None) for key in keys])
-    node.append(
-        log, batch, GroupBatch(offsets, tuple([(group_id, None) for group_id in group_ids]), consumers)
-    )
 
 
 def forget_group(node: Node, log: GroupLog, group_id: str, now: int) -> None:

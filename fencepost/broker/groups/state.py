@@ -42,7 +42,7 @@ from fencepost.protocol.messages import (
     OffsetToCommit,
     TxnOffsetCommit,
 )
-from fencepost.protocol.offsets_log import GroupEntry, GroupRecord, OffsetKey, OffsetRecord
+from fencepost.protocol.offsets_log import GroupBatch, GroupRecord, OffsetEntry, OffsetKey, OffsetRecord
 from fencepost.protocol.terms import (
     CONSUMER_PROTOCOL,
     INT64_MAX,
@@ -71,18 +71,6 @@ class Committed(NamedTuple):
 
 
 Offsets = dict[TopicPartition, Committed]
-OffsetEntry = tuple[OffsetKey, OffsetRecord | None]
-
-
-class GroupBatch(NamedTuple):
-    """The records of one batch of `__consumer_offsets`; None is a tombstone. `deltas` are the places of the
-    offsets in a batch that compaction has thinned.
-    """
-
-    offsets: tuple[OffsetEntry, ...] = ()
-    groups: tuple[GroupEntry, ...] = ()
-    consumers: tuple[ConsumerEntry, ...] = ()
-    deltas: tuple[int, ...] = ()
 
 
 AnyGroup = Group | ConsumerGroup
