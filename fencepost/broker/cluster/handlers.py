@@ -32,17 +32,20 @@ def create_topics(node: Node, request: m.CreateTopics, to: ReplyTo, now: int) ->
 
 def delete_topics(node: Node, request: m.DeleteTopics, to: ReplyTo, now: int) -> None:
     """DeleteTopics."""
-    _control(node, controller.delete_topics(node.cluster, request, to=to), to, now)
+    if (log := _controllers_log(node, to)) is not None:
+        _write(node, log, controller.delete_topics(node.cluster, request, to=to), now)
 
 
 def create_partitions(node: Node, request: m.CreatePartitions, to: ReplyTo, now: int) -> None:
     """CreatePartitions."""
-    _control(node, controller.create_partitions(node.cluster, request, to=to), to, now)
+    if (log := _controllers_log(node, to)) is not None:
+        _write(node, log, controller.create_partitions(node.cluster, request, to=to), now)
 
 
 def alter_configs(node: Node, request: m.IncrementalAlterConfigs, to: ReplyTo, now: int) -> None:
     """IncrementalAlterConfigs."""
-    _control(node, controller.alter_configs(node.cluster, request, to=to), to, now)
+    if (log := _controllers_log(node, to)) is not None:
+        _write(node, log, controller.alter_configs(node.cluster, request, to=to), now)
 
 
 def refuse_client(
@@ -64,21 +67,24 @@ def create_any_topics(node: Node, request: m.CreateTopics, arrived: Received, no
 
 def allocate_producer_ids(node: Node, request: m.AllocateProducerIds, arrived: Received, now: int) -> None:
     """AllocateProducerIds."""
-    decision = controller.allocate_producer_ids(node.cluster, node_id=request.node_id, to=arrived.to)
-    _control(node, decision, arrived.to, now)
+    if (log := _controllers_log(node, arrived.to)) is not None:
+        decision = controller.allocate_producer_ids(node.cluster, node_id=request.node_id, to=arrived.to)
+        _write(node, log, decision, now)
 
 
 def register(node: Node, request: m.BrokerRegistration, arrived: Received, now: int) -> None:
     """BrokerRegistration."""
-    address = m.NodeAddress(node_id=request.node_id, host=request.host, port=request.port)
-    _control(node, _registered(node, address, arrived.to), arrived.to, now)
+    if (log := _controllers_log(node, arrived.to)) is not None:
+        address = m.NodeAddress(node_id=request.node_id, host=request.host, port=request.port)
+        _register(node, log, address, arrived.to, now)
 
 
 def elect_leaders(node: Node, request: m.ElectLeaders, arrived: Received, now: int) -> None:
     """ElectLeaders from a node that lost logs in a storage failure."""
     assert arrived.from_node is not None, "dispatch.py has another table for clients"
-    decision = controller.elect_again(node.cluster, request, node_id=arrived.from_node, to=arrived.to)
-    _control(node, decision, arrived.to, now)
+    if (log := _controllers_log(node, arrived.to)) is not None:
+        decision = controller.elect_again(node.cluster, request, node_id=arrived.from_node, to=arrived.to)
+        _write(node, log, decision, now)
 
 
 # --- from its own shell ----------------------------------------------------------------------------------
@@ -90,9 +96,7 @@ def start(node: Node, now: int) -> None:
     address = m.NodeAddress(node_id=settings.node_id, host=settings.host, port=settings.port)
     log = node.logs[METADATA_PARTITION]
     shorten_log(node, now)
-    broker_epoch = log.partition.log_end_offset
-    _write(node, log, _registered(node, address, None), now)
-    node.following.broker_epoch = broker_epoch
+    node.following.broker_epoch = _register(node, log, address, None, now)
 
 
 def shorten_log(node: Node, now: int) -> None:
@@ -164,11 +168,12 @@ def move(node: Node, arrived: Reassign, now: int) -> None:
         _write(node, log, decided, now)
 
 
-def _registered(node: Node, address: m.NodeAddress, to: ReplyTo | None) -> ClusterDecision:
-    log = node.logs.get(METADATA_PARTITION)
-    # Without the log the decision is refused by `_control`, and the number does not matter.
-    broker_epoch = 0 if log is None else log.partition.log_end_offset
-    return controller.register(node.cluster, address, broker_epoch=broker_epoch, to=to)
+def _register(node: Node, log: LeaderLog, address: m.NodeAddress, to: ReplyTo | None, now: int) -> int:
+    """Register a node. Returns its broker epoch."""
+    broker_epoch = log.partition.log_end_offset
+    decision = controller.register(node.cluster, address, broker_epoch=broker_epoch, to=to)
+    _write(node, log, decision, now)
+    return broker_epoch
 
 
 NOT_CONTROLLER: Final = Refused(
@@ -179,16 +184,13 @@ NOT_CONTROLLER: Final = Refused(
 
 
 def _create(node: Node, request: m.CreateTopics, to: ReplyTo, now: int, *, internal: bool) -> None:
-    log = node.logs.get(METADATA_PARTITION)
-    if log is None:
-        node.reply(to, NOT_CONTROLLER)
-        return
-    request = _with_default_counts(request, node.settings.num_partitions)
-    leaving = _leaving(node, log)
-    decision = controller.create_topics(
-        node.cluster, request, to=to, now=now, internal=internal, leaving=leaving
-    )
-    _control(node, decision, to, now)
+    if (log := _controllers_log(node, to)) is not None:
+        request = _with_default_counts(request, node.settings.num_partitions)
+        leaving = _leaving(node, log)
+        decision = controller.create_topics(
+            node.cluster, request, to=to, now=now, internal=internal, leaving=leaving
+        )
+        _write(node, log, decision, now)
 
 
 def _leaving(node: Node, log: LeaderLog) -> set[str]:
@@ -211,12 +213,12 @@ def _with_default_counts(request: m.CreateTopics, count: int) -> m.CreateTopics:
     return attrs.evolve(request, topics=topics)
 
 
-def _control(node: Node, decision: ClusterDecision, to: ReplyTo, now: int) -> None:
+def _controllers_log(node: Node, to: ReplyTo) -> LeaderLog | None:
+    """The metadata log. On a node that is not the controller: None, and the request is refused."""
     log = node.logs.get(METADATA_PARTITION)
     if log is None:
         node.reply(to, NOT_CONTROLLER)
-        return
-    _write(node, log, decision, now)
+    return log
 
 
 def _write(node: Node, log: LeaderLog, decision: ClusterDecision, now: int) -> None:
