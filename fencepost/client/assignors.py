@@ -26,9 +26,9 @@ from typing import Final
 
 import attrs
 
-from fencepost.protocol.consumer_protocol import NO_GENERATION, MemberSubscription
+from fencepost.protocol.consumer_protocol import MemberSubscription
 from fencepost.protocol.primitives import INT32
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import NO_GENERATION, TopicPartition
 
 
 @attrs.frozen(kw_only=True)

@@ -53,7 +53,7 @@ from fencepost.client.errors import (
     RequestFailed,
     refused,
 )
-from fencepost.client.group_offsets import NO_MEMBER, ConsumerGroupMetadata
+from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.member_states import (
     BEATING,
     CALLING,
@@ -69,7 +69,6 @@ from fencepost.client.retries import CallNumber, FinishedCall, PendingCalls
 from fencepost.client.settings import JOIN_GROUP_TIMEOUT_LAPSE_MS, LEAVE_TIMEOUT_MS, ConsumerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import (
-    NO_GENERATION,
     MemberSubscription,
     decode_assignment,
     decode_subscription,
@@ -78,7 +77,13 @@ from fencepost.protocol.consumer_protocol import (
 )
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.fork import Shared
-from fencepost.protocol.terms import CONSUMER_PROTOCOL, CoordinatorType, TopicPartition
+from fencepost.protocol.terms import (
+    CONSUMER_PROTOCOL,
+    NO_GENERATION,
+    NO_MEMBER,
+    CoordinatorType,
+    TopicPartition,
+)
 from fencepost.protocol.values import value
 
 _S, _I = MemberState, MemberInput

@@ -7,16 +7,13 @@ then cannot distinguish the current reader from one that was replaced.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
 from fencepost.client.arguments import LeaderEpoch, Offset
 from fencepost.protocol import messages as m
-from fencepost.protocol.consumer_protocol import NO_GENERATION
-from fencepost.protocol.terms import NO_LEADER_EPOCH, TopicPartition
-
-NO_MEMBER: Final = ""  # JoinGroupRequest.UNKNOWN_MEMBER_ID
+from fencepost.protocol.terms import NO_GENERATION, NO_LEADER_EPOCH, NO_MEMBER, TopicPartition
 
 
 def _is_member(metadata: ConsumerGroupMetadata, _: object, generation_id: int) -> None:

@@ -28,9 +28,8 @@ from fencepost.kafka_bridge.transactions import committed, error_values, offsets
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
 from fencepost.protocol import refusals
-from fencepost.protocol.consumer_protocol import NO_GENERATION
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import NO_RETENTION, GroupState, GroupType, TopicPartition
+from fencepost.protocol.terms import NO_GENERATION, NO_RETENTION, GroupState, GroupType, TopicPartition
 from fencepost.protocol.wire_protocol import NodeTopics
 
 FIRST_GROUP_ERROR: Final = 2  # OffsetFetch

@@ -13,9 +13,9 @@ from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, explained,
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
 from fencepost.protocol import refusals
-from fencepost.protocol.consumer_protocol import NO_GENERATION
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
+    NO_GENERATION,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

@@ -24,10 +24,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from fencepost.protocol.primitives import INT16, INT32, Fields, put_string
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import NO_GENERATION, TopicPartition
 from fencepost.protocol.values import value
-
-NO_GENERATION: Final = -1  # JoinGroupRequest.UNKNOWN_GENERATION_ID: not a member
 
 _VERSION: Final = 3  # the newest of both schemas
 _OWNED_SINCE: Final = 1  # KIP-429: what a member owns, so that the leader can leave it there

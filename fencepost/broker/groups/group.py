@@ -44,10 +44,6 @@ from fencepost.protocol.messages import GroupProtocol, JoinedMember, JoinGroup
 from fencepost.protocol.offsets_log import GroupRecord, MemberRecord
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, NO_TIMESTAMP, GroupState
 
-NO_MEMBER: Final = ""  # JoinGroupRequest.UNKNOWN_MEMBER_ID
-NO_GENERATION: Final = -1  # OffsetCommitRequest.DEFAULT_GENERATION_ID: the committer is not a member
-
-
 MEMBER_BYTES: Final = 1_024  # of memory, for a member or for an id that was granted, besides protocols
 PROTOCOL_BYTES: Final = 128  # besides name and metadata
 CHARACTER_BYTES_MAX: Final = 4

@@ -11,7 +11,7 @@ from fencepost.broker.groups import rebalance
 from fencepost.broker.groups.consumer_group import ConsumerGroup, tombstones
 from fencepost.broker.groups.consumer_handlers import remove_members
 from fencepost.broker.groups.consumer_heartbeat import static_problem
-from fencepost.broker.groups.group import NO_MEMBER, Group, loaded, record_of
+from fencepost.broker.groups.group import Group, loaded, record_of
 from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, forget_offsets, group_log, write_entries
 from fencepost.broker.groups.rebalance import Turn, refused_join, refused_sync
 from fencepost.broker.groups.state import Groups
@@ -21,7 +21,7 @@ from fencepost.broker.node import Node
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.offsets_log import GroupBatch
-from fencepost.protocol.terms import GroupState
+from fencepost.protocol.terms import NO_MEMBER, GroupState
 
 
 def _carry_out(node: Node, log: GroupLog, turn: Turn) -> bool:

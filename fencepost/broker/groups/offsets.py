@@ -33,7 +33,6 @@ from fencepost.broker.groups import rebalance
 from fencepost.broker.groups import state as groups
 from fencepost.broker.groups.consumer_group import ConsumerGroup, tombstones
 from fencepost.broker.groups.consumer_heartbeat import check_commit, check_identity
-from fencepost.broker.groups.group import NO_GENERATION, NO_MEMBER
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
@@ -48,6 +47,8 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.offsets_log import GroupBatch, OffsetKey, group_batch
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
+    NO_GENERATION,
+    NO_MEMBER,
     NO_SEQUENCE,
     TopicPartition,
     coordinator_partition,

@@ -27,8 +27,6 @@ import attrs
 from fencepost.broker.contract import Received, Reply, ReplyTo
 from fencepost.broker.groups.group import (
     MEMBER_BYTES,
-    NO_GENERATION,
-    NO_MEMBER,
     FirstRebalance,
     Group,
     Member,
@@ -47,7 +45,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.offsets_log import GroupRecord
-from fencepost.protocol.terms import GroupState
+from fencepost.protocol.terms import NO_GENERATION, NO_MEMBER, GroupState
 
 # A join phase without any join is repeated; with a rebalance timeout of 0 it would be repeated without a
 # pause.
