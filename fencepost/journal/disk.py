@@ -387,11 +387,8 @@ class DiskStorage:
             os.makedirs(self._path(name), exist_ok=True)
 
     def rename_directory(self, name: str, new_name: str) -> None:
-        with _reported(f"rename {self._path(name)}"):
-            try:
-                os.rename(self._path(name), self._path(new_name))
-            except FileNotFoundError:
-                return
+        with _reported(f"rename {self._path(name)}"), suppress(FileNotFoundError):
+            os.rename(self._path(name), self._path(new_name))
 
     def remove_directory(self, name: str) -> None:
         with _reported(f"remove {self._path(name)}"):
@@ -404,10 +401,8 @@ class DiskStorage:
                             os.unlink(entry.path)
                 os.unlink(path)
                 return
-            try:
+            with suppress(FileNotFoundError):
                 shutil.rmtree(path)
-            except FileNotFoundError:
-                return
 
     def replace(self, path: str, data: Buffer, *, durable: bool) -> None:
         target = self._path(path)
@@ -430,11 +425,8 @@ class DiskStorage:
             os.replace(self._path(path), self._path(new_path))
 
     def remove(self, path: str) -> None:
-        with _reported(f"remove {self._path(path)}"):
-            try:
-                os.unlink(self._path(path))
-            except FileNotFoundError:
-                return
+        with _reported(f"remove {self._path(path)}"), suppress(FileNotFoundError):
+            os.unlink(self._path(path))
 
     def sync_directory(self, directory: str) -> None:
         with _reported(f"sync the directory {self._path(directory)}"):
