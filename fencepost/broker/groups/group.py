@@ -154,14 +154,13 @@ class Group:
         """The bytes of memory that its members take, those that have not joined yet included."""
         return sum(member.size for member in self.members) + MEMBER_BYTES * len(self.pending)
 
-    def deadlines(self) -> Iterator[int]:
-        """Every deadline of the group and its members."""
-        if self.join_due_ms is not None:
-            yield self.join_due_ms
-        if self.sync_due_ms is not None:
-            yield self.sync_due_ms
-        yield from (due_ms for _, due_ms in self.pending)
-        yield from (member.due_ms for member in self.members if member.due_ms is not None)
+    @property
+    def next_due_ms(self) -> int | None:
+        """The first deadline of the group and its members."""
+        granted = (due_ms for _, due_ms in self.pending)
+        sessions = (member.due_ms for member in self.members)
+        due = (self.join_due_ms, self.sync_due_ms, *granted, *sessions)
+        return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def waiting(self) -> Iterator[ReplyTo]:
         """The joins and syncs without a reply yet."""

@@ -208,13 +208,12 @@ def expire(node: Node, now: int) -> None:
     for log in node.coordinator_logs(Groups):
         for group in list(log.coordinator.live.values()):
             with node.contained():
-                if min(group.deadlines(), default=now + 1) <= now:
+                if (due_ms := group.next_due_ms) is not None and due_ms <= now:
                     _carry_out(node, log, Turn(group, now, node.settings))
                 else:
                     _schedule(node, group)
 
 
 def _schedule(node: Node, group: Group) -> None:
-    due_ms = min(group.deadlines(), default=None)
-    if due_ms is not None:
+    if (due_ms := group.next_due_ms) is not None:
         node.wake_at(due_ms)

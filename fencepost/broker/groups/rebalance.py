@@ -231,7 +231,7 @@ def remove(turn: Turn, member: Member) -> None:
 
 def expire(turn: Turn) -> None:
     """Handle all deadlines that are due, the earliest first."""
-    while (due_ms := min(turn.group.deadlines(), default=None)) is not None and due_ms <= turn.now:
+    while (due_ms := turn.group.next_due_ms) is not None and due_ms <= turn.now:
         group = turn.group
         if group.join_due_ms == due_ms:
             end_join_phase(turn)
