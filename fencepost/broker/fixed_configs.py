@@ -31,11 +31,12 @@ class FixedSetting(NamedTuple):
         """The only value, in words."""
         return self.value or "empty"
 
-    def check(self, text: str) -> None:
-        """ValueError if the text is another value."""
+    def parse(self, text: str) -> str:
+        """The value; ValueError if the text is another one."""
         text = text.strip()  # as ConfigDef.parseType
         if (text.lower() if self.config_type is ConfigType.BOOLEAN else text) != self.value:
             raise ValueError(f"it must be {self.wanted}: {self.because}")
+        return self.value
 
 
 _ONE_REPLICA: Final = "a partition has one replica"

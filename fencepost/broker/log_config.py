@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from fencepost.broker.config_def import COMPACT, DELETE, ConfigDef
-from fencepost.broker.fixed_configs import FIXED_CONFIGS
+from fencepost.broker.fixed_configs import FIXED_CONFIGS, FixedSetting
 from fencepost.journal.journal import SEGMENT_BYTES_MAX, JournalSettings
 from fencepost.protocol.terms import ConfigType
 
@@ -89,26 +89,27 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigDef]] = {
 """What a topic can set, each with the broker's setting, which counts for topics without their own and takes
 the same values. fixed_configs.py has the settings of Kafka that have one value here.
 """
-SETTABLE: Final = (*TOPIC_CONFIGS, *FIXED_CONFIGS)
-"""The names of both."""
-
+SETTABLE: Final[Mapping[str, ConfigDef | FixedSetting]] = {**TOPIC_CONFIGS, **FIXED_CONFIGS}
+"""Both."""
 
 NAME_MAX: Final = 100  # only the start of an unknown name is compared with the known ones
 
 
 def parse_config(name: str, value: str) -> Any:
     """The value of a topic's setting; ValueError if there is no such setting, or the value is not valid."""
-    if (setting := TOPIC_CONFIGS.get(name)) is not None:
-        return setting.parse(value)
-    if (fixed := FIXED_CONFIGS.get(name)) is None:
+    setting = SETTABLE.get(name)
+    if setting is None:
         close = get_close_matches(name[:NAME_MAX], SETTABLE, 1)
         what = f"did you mean {close[0]}?" if close else f"it has {', '.join(SETTABLE)}"
         raise ValueError(f"a topic has no such setting; {what}")
-    fixed.check(value)
-    return fixed.value
+    return setting.parse(value)
 
 
 def with_own(config: LogConfig, configs: Mapping[str, str]) -> LogConfig:
     """The broker's settings with those that a topic has of its own."""
-    own = {name: parse_config(name, value) for name, value in configs.items() if name in TOPIC_CONFIGS}
-    return attrs.evolve(config, **{name.replace(".", "_"): value for name, value in own.items()})
+    own = {
+        name.replace(".", "_"): TOPIC_CONFIGS[name].parse(value)
+        for name, value in configs.items()
+        if name in TOPIC_CONFIGS
+    }
+    return attrs.evolve(config, **own)

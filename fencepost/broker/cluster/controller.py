@@ -58,7 +58,7 @@ from fencepost.broker.contract import (
     Reply,
     ReplyTo,
 )
-from fencepost.broker.fixed_configs import FIXED_CONFIGS
+from fencepost.broker.fixed_configs import FixedSetting
 from fencepost.broker.limits import (
     CLUSTER_CONFIGS,
     CLUSTER_PARTITIONS,
@@ -66,7 +66,7 @@ from fencepost.broker.limits import (
     REQUEST_PARTITIONS,
     Limit,
 )
-from fencepost.broker.log_config import TOPIC_CONFIGS, conflict, parse_config
+from fencepost.broker.log_config import SETTABLE, conflict, parse_config
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.fork import Ignored, Shared
@@ -526,14 +526,14 @@ def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | N
     """The value that a topic's own setting has after the change, None if it then has none."""
     if change.value is None or not _needs_value(change):
         return None
-    value, fixed = change.value, FIXED_CONFIGS.get(change.name)
+    value = change.value
     if change.operation is not ConfigOperation.SET:
-        setting = TOPIC_CONFIGS.get(change.name) or fixed
+        setting = SETTABLE.get(change.name)
         if setting is not None and setting.config_type is not ConfigType.LIST:
             because = f"{change.name} is not a list: nothing can be added to it or removed from it"
             return Refused(ErrorCode.INVALID_CONFIG, because)
         # A list that the topic does not have yet starts as Kafka's default, whatever the broker's is.
-        default = DELETE if fixed is None else fixed.value
+        default = setting.value if isinstance(setting, FixedSetting) else DELETE
         value = _changed_list(default if own is None else own, change.operation, value)
     return _config_problem(change.name, value) or value
 
