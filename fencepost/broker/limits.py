@@ -58,61 +58,37 @@ GROUP_ID: Final = Limit(
     "group id", ID_LENGTH_MAX, "characters", ErrorCode.INVALID_GROUP_ID, "as long as the name of a topic"
 )
 TRANSACTIONAL_ID: Final = Limit(
-    "transactional id",
-    ID_LENGTH_MAX,
-    "characters",
-    ErrorCode.INVALID_REQUEST,
+    "transactional id", ID_LENGTH_MAX, "characters", ErrorCode.INVALID_REQUEST,
     "as long as the name of a topic",
-)
+)  # fmt: skip
 INSTANCE_ID: Final = Limit(
-    "group instance id",
-    ID_LENGTH_MAX,
-    "characters",
-    ErrorCode.INVALID_REQUEST,
+    "group instance id", ID_LENGTH_MAX, "characters", ErrorCode.INVALID_REQUEST,
     "JoinGroupRequest.MAX_GROUP_INSTANCE_ID_LENGTH",
-)
+)  # fmt: skip
 CLUSTER_PARTITIONS: Final = Limit(
-    "partitions of a cluster",
-    20_000,
-    "partitions",
-    ErrorCode.POLICY_VIOLATION,
+    "partitions of a cluster", 20_000, "partitions", ErrorCode.POLICY_VIOLATION,
     "each takes a directory, memory and startup time",
-)
+)  # fmt: skip
 REQUEST_PARTITIONS: Final = Limit(
-    "partitions that one request creates",
-    10_000,
-    "partitions",
-    ErrorCode.POLICY_VIOLATION,
+    "partitions that one request creates", 10_000, "partitions", ErrorCode.POLICY_VIOLATION,
     "ReplicationControlManager.MAX_PARTITIONS_PER_BATCH",
-)
+)  # fmt: skip
 CONFIG_VALUE: Final = Limit(
-    "value of a setting of a topic",
-    32_767,
-    "characters",
-    ErrorCode.INVALID_CONFIG,
+    "value of a setting of a topic", 32_767, "characters", ErrorCode.INVALID_CONFIG,
     "ConfigurationControlManager.validateAlterConfig; Kafka's records hold no longer text",
-)
+)  # fmt: skip
 CLUSTER_CONFIGS: Final = Limit(
-    "settings of all topics, each with its name and that of its topic",
-    8 << 20,
-    "characters",
-    ErrorCode.POLICY_VIOLATION,
-    "a snapshot of the metadata is one batch",
-)
+    "settings of all topics, each with its name and that of its topic", 8 << 20, "characters",
+    ErrorCode.POLICY_VIOLATION, "a snapshot of the metadata is one batch",
+)  # fmt: skip
 ENTRIES: Final = Limit(
-    "entries of a list in a request",
-    CLUSTER_PARTITIONS.value,
-    "entries",
-    ErrorCode.INVALID_REQUEST,
+    "entries of a list in a request", CLUSTER_PARTITIONS.value, "entries", ErrorCode.INVALID_REQUEST,
     "a cluster has no more partitions than that",
-)
+)  # fmt: skip
 GROUP_MEMBERS: Final = Limit(
-    "metadata of the members of a group",
-    8 << 20,
-    "bytes",
-    ErrorCode.GROUP_MAX_SIZE_REACHED,
+    "metadata of the members of a group", 8 << 20, "bytes", ErrorCode.GROUP_MAX_SIZE_REACHED,
     "1 KiB per member, plus its metadata for each protocol; Kafka's group.max.size counts members",
-)
+)  # fmt: skip
 
 _FOLLOWING: Final = "`serve --follow` only; the oldest are dropped and counted"
 FOLLOWED_STEPS: Final = Limit("steps kept for followers", 20_000, "steps", None, _FOLLOWING)
@@ -121,12 +97,9 @@ FOLLOWED_AT_ONCE: Final = Limit(
     "steps in one reply to a follower", 1 << 19, "bytes", None, "the follower asks for the next ones"
 )
 FOLLOWERS: Final = Limit(
-    "followers of a broker that wait for its next steps",
-    16,
-    "connections",
-    ErrorCode.POLICY_VIOLATION,
+    "followers of a broker that wait for its next steps", 16, "connections", ErrorCode.POLICY_VIOLATION,
     "each has one request waiting; all pages of a lab share one follower",
-)
+)  # fmt: skip
 FOLLOW_WAIT: Final = Limit(
     "time that a follower waits for a step", 1_000, "ms", None, "a longer wait is shortened to this"
 )
@@ -171,34 +144,22 @@ _CLIENTS: Final = ConnectionSettings()
 LIMITS: Final = (
     Limit("connections", CONNECTIONS_MAX, "connections", None, "max.connections, or half of the descriptors"),
     Limit(
-        "time without a byte in either direction",
-        _CLIENTS.connections_max_idle_ms,
-        "ms",
-        None,
+        "time without a byte in either direction", _CLIENTS.connections_max_idle_ms, "ms", None,
         "connections.max.idle.ms",
     ),
     Limit("time for a frame to arrive", FRAME_MS, "ms", None, "and 1 s more for each 64 KiB that arrives"),
     Limit(
-        "all unanswered requests",
-        _CLIENTS.queued_max_request_bytes,
-        "bytes",
-        None,
+        "all unanswered requests", _CLIENTS.queued_max_request_bytes, "bytes", None,
         "queued.max.request.bytes; others wait",
     ),
     Limit(
-        "all replies that clients have not read",
-        _CLIENTS.queued_max_response_bytes,
-        "bytes",
-        None,
+        "all replies that clients have not read", _CLIENTS.queued_max_response_bytes, "bytes", None,
         "queued.max.response.bytes (not in Kafka); a Fetch waits",
     ),
     Limit("fetches in progress on a connection", FETCHES_MAX, "fetches", None, "others wait"),
     Limit("a request", FRAME_SIZE_MAX, "bytes", None, "socket.request.max.bytes"),
     Limit(
-        "a request without its records",
-        REQUEST_HEADER_MAX,
-        "bytes",
-        None,
+        "a request without its records", REQUEST_HEADER_MAX, "bytes", None,
         "decoded, it takes up to 70 times as many bytes of memory",
     ),
     Limit(
@@ -212,17 +173,12 @@ LIMITS: Final = (
     Limit("client id", CLIENT_ID_LENGTH_MAX, "characters", None, "as long as the longest file name"),
     Limit("any other string", STRING_LENGTH_MAX, "bytes", None, "the type STRING of Kafka's protocol"),
     Limit(
-        "subscription, or assignment of a member",
-        BYTES_LENGTH_MAX,
-        "bytes",
-        None,
+        "subscription, or assignment of a member", BYTES_LENGTH_MAX, "bytes", None,
         "the limit of a request without its records",
     ),
     GROUP_MEMBERS,
     Limit(
-        "regular expression",
-        PATTERN_STEPS_MAX,
-        "instructions × characters of names",
+        "regular expression", PATTERN_STEPS_MAX, "instructions × characters of names",
         ErrorCode.INVALID_REGULAR_EXPRESSION,
         "at most about a second; all expressions of a group share this limit",
     ),
@@ -231,10 +187,7 @@ LIMITS: Final = (
     TRANSACTIONAL_ID,
     INSTANCE_ID,
     Limit(
-        "name of a topic",
-        TOPIC_NAME_LENGTH_MAX,
-        "characters",
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "name of a topic", TOPIC_NAME_LENGTH_MAX, "characters", ErrorCode.INVALID_TOPIC_EXCEPTION,
         "Topic.validate",
     ),
     REQUEST_PARTITIONS,
@@ -242,32 +195,20 @@ LIMITS: Final = (
     CONFIG_VALUE,
     CLUSTER_CONFIGS,
     Limit(
-        "metadata of a committed offset",
-        OFFSET_METADATA_LENGTH_MAX,
-        "characters",
-        ErrorCode.OFFSET_METADATA_TOO_LARGE,
-        "offset.metadata.max.bytes",
+        "metadata of a committed offset", OFFSET_METADATA_LENGTH_MAX, "characters",
+        ErrorCode.OFFSET_METADATA_TOO_LARGE, "offset.metadata.max.bytes",
     ),
     Limit(
-        "batch of a producer",
-        _SETTINGS.message_max_bytes,
-        "bytes",
-        ErrorCode.MESSAGE_TOO_LARGE,
+        "batch of a producer", _SETTINGS.message_max_bytes, "bytes", ErrorCode.MESSAGE_TOO_LARGE,
         "message.max.bytes; max.message.bytes of its topic",
     ),
     Limit(
-        "timestamp of a batch ahead of the broker's clock",
-        _SETTINGS.log_message_timestamp_after_max_ms,
-        "ms",
-        ErrorCode.INVALID_TIMESTAMP,
-        "log.message.timestamp.after.max.ms",
+        "timestamp of a batch ahead of the broker's clock", _SETTINGS.log_message_timestamp_after_max_ms,
+        "ms", ErrorCode.INVALID_TIMESTAMP, "log.message.timestamp.after.max.ms",
     ),
     Limit(
-        "batch of an internal topic: offsets, a group, a transaction",
-        _SETTINGS.message_max_bytes,
-        "bytes",
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        "message.max.bytes; CoordinatorRuntime, TransactionStateManager",
+        "batch of an internal topic: offsets, a group, a transaction", _SETTINGS.message_max_bytes, "bytes",
+        ErrorCode.UNKNOWN_SERVER_ERROR, "message.max.bytes; CoordinatorRuntime, TransactionStateManager",
     ),
     FOLLOWED_STEPS,
     FOLLOWED_BYTES,
@@ -276,5 +217,5 @@ LIMITS: Final = (
     FOLLOW_WAIT,
     Limit("a reply", FRAME_SIZE_MAX, "bytes", ErrorCode.INVALID_REQUEST, "the limit of a request"),
     Limit("a batch in any log", BATCH_SIZE_MAX, "bytes", None, "the largest batch that recovery reads"),
-)
+)  # fmt: skip
 """Every limit, from the frame to the log; docs/trust.md shows them."""
