@@ -49,9 +49,7 @@ def partition_statuses(node: Node, now: int) -> dict[TopicPartition, PartitionSt
     return {key: _status(log, known, is_late=key in late) for key, log in sorted(node.logs.items())}
 
 
-def _status(
-    log: LeaderLog, known: set[tuple[int, TopicPartition]] | None, *, is_late: bool
-) -> PartitionStatus:
+def _status(log: LeaderLog, known: KnownTransactions | None, *, is_late: bool) -> PartitionStatus:
     state = log.partition
     producer_ids = state.open_transactions.values()
     hanging = 0 if known is None else sum((each, state.key) not in known for each in producer_ids)
