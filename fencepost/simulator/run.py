@@ -292,7 +292,8 @@ class Run:
         def has_waited() -> bool:
             # From the later of both: each phase gets the patience, and so does damage that is noticed late in
             # one.
-            is_late = damage.is_detected and world.now >= max(since, damage.detected_at) + DAMAGED_PATIENCE
+            noticed = damage.detected_at
+            is_late = noticed is not None and world.now >= max(since, noticed) + DAMAGED_PATIENCE
             return is_late or (end is not None and world.now >= end)
 
         try:

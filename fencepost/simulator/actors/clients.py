@@ -307,7 +307,7 @@ class Receiver(RebalanceListener):
 
     def _failed(self, problem: ClientError) -> None:
         if isinstance(problem, CorruptRecords):
-            self.process.world.events.publish(DamageNoticed("a reader refused records"))
+            self.process.world.events.publish(DamageNoticed())
         self.process.world.marks[f"poll failed: {type(problem).__name__}"] += 1
 
     def poll_some(self, choices: Choices) -> Script[tuple[Poll, ...]]:

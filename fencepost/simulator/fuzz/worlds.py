@@ -369,17 +369,13 @@ def _users_of_fleeting(plan: FuzzPlan) -> Iterator[Role]:
     # Only the strictest policy protects what is written without transactions from a loss of power.
     if plan.sync is SyncPolicy.ALL or FaultKind.POWER_LOSS not in plan.kinds:
         yield _role(plan, "strayer", Task.WORK, lambda _, runner: strayer(runner, fleeting, STRAY_WRITES))
-    for number in range(DRIFTERS):
-        member = Membership(group="drifters", session_timeout_ms=SESSIONS_MS[0], heartbeat_interval_ms=250)
-        yield _role(
-            plan,
-            f"drifter-{number + 1}",
-            Task.WORK,
-            lambda _, runner, member=member: drifter(
-                runner, FLEETING, partitions_of(PAYMENTS), DRIFTER_TRANSACTIONS, member
-            ),
-            f"drifter-{number + 1}",
-        )
+    member = Membership(group="drifters", session_timeout_ms=SESSIONS_MS[0], heartbeat_interval_ms=250)
+
+    def drifts(_: Run, runner: Runner) -> Script[None]:
+        return drifter(runner, FLEETING, partitions_of(PAYMENTS), DRIFTER_TRANSACTIONS, member)
+
+    for name in (f"drifter-{number + 1}" for number in range(DRIFTERS)):
+        yield _role(plan, name, Task.WORK, drifts, name)
 
 
 def _role(

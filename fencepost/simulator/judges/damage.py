@@ -30,24 +30,20 @@ _SAID: Final = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSA
 
 @attrs.define(eq=False)
 class DamageBook:
-    """Who noticed, by way, and when that was first (nanoseconds)."""
+    """When somebody first noticed damage (nanoseconds)."""
 
     world: World
-    noticed: dict[str, int] = attrs.Factory(dict[str, int])
+    detected_at: int | None = None
 
     @property
     def is_detected(self) -> bool:
-        return bool(self.noticed)
-
-    @property
-    def detected_at(self) -> int:
-        return min(self.noticed.values())
+        return self.detected_at is not None
 
     def attach(self) -> None:
         """Look on from now on."""
         self.world.events.subscribe(NodeStepped, self._stepped)
         self.world.events.subscribe(FetchReplied, self._fetched)
-        self.world.events.subscribe(DamageNoticed, self._noticed)
+        self.world.events.subscribe(DamageNoticed, lambda _: self._note())
 
     def verdict(self) -> str | None:
         """The fate of the damage of this run, as a mark; None if nothing was damaged."""
@@ -58,20 +54,17 @@ class DamageBook:
     def _stepped(self, step: NodeStepped) -> None:
         arrived = step.arrived
         if isinstance(arrived, StorageFailed) and arrived.needs_operator:
-            self._note("a node refused a log")
+            self._note()
         elif isinstance(arrived, Answered) and any(isinstance(each, Warn) for each in step.outcome.effects):
-            self._note("a node refused records of the controller")
+            self._note()  # it refused records of the controller
 
     def _fetched(self, replied: FetchReplied) -> None:
         damaged = self.world.journals.damaged
         for part in replied.reply.partitions:
             # A disk that fails for a while gives the same errors, and that is no damage.
             if part.error in _SAID and TopicPartition(part.topic, part.partition) in damaged:
-                self._note("a reader got an error")
+                self._note()
 
-    def _noticed(self, noticed: DamageNoticed) -> None:
-        self._note(noticed.how)
-
-    def _note(self, how: str) -> None:
-        if self.world.journals.damaged:
-            self.noticed.setdefault(how, self.world.now)
+    def _note(self) -> None:
+        if self.world.journals.damaged and self.detected_at is None:
+            self.detected_at = self.world.now

@@ -164,8 +164,6 @@ class NodeKilled:
 class DamageNoticed:
     """A node or a client found out that a disk is damaged, in a way that no other event reports."""
 
-    how: str
-
 
 @value
 class DiskFailed:

@@ -180,7 +180,7 @@ class SimulatedNode(Participant):
         self.world.events.publish(LifeChanged(self.participant, Life.CRASHES))
 
     def _end_without_metadata(self) -> None:
-        self.world.events.publish(DamageNoticed("a node ended without its metadata"))
+        self.world.events.publish(DamageNoticed())
         self.kill()
 
     def catch_up(self) -> None:
