@@ -282,9 +282,8 @@ class IOThread:
 
     def stop(self) -> None:
         """Ends the thread and waits for its end."""
-        with (
-            self._sockets.lock
-        ):  # under the lock the thread decides to sleep, which it must not do after this
+        # Under the lock the thread decides to sleep, which it must not do after this.
+        with self._sockets.lock:
             self._stopped.set()
             self._wanted.set()
         if self._thread is not None and not self.is_current:  # a callback may close the client
@@ -443,9 +442,8 @@ class Driver(NetworkDriver):
                     raise self.closed_meanwhile()
             self._sockets.open()
             left = wait.deadline - self._clock()
-            self._sockets.round(
-                max(0, min(ROUND_MS, left))
-            )  # at least one round: poll(0) reads what has arrived
+            # At least one round: poll(0) reads what has arrived.
+            self._sockets.round(max(0, min(ROUND_MS, left)))
             if left <= 0:
                 return
 

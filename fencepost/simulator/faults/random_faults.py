@@ -79,7 +79,7 @@ class FaultKind(Enum):
     LOST_REPLY = "lost reply"  # the same, as soon as a certain reply is on its way
     LATE_REQUEST = "late request"  # its caller gives it up, and then it arrives
     HOLD = "hold"  # one direction of a connection stops, and continues later
-    PARTITION = "partition"  # between two lanes, one way or both ways
+    PARTITION = "partition"  # between two participants, one way or both ways
     ISOLATION = "isolation"  # a node from all others
     PAUSE = "pause"  # a node or a process stands still and does not notice it
     CRASH = "crash"  # a node dies between two of its acts, and starts again
@@ -87,7 +87,7 @@ class FaultKind(Enum):
     FAILOVER = "failover"  # a node dies, and others lead what it led
     MOVE = "move"  # a partition gets another leader while its old one lives
     CLOCK_JUMP = "clock jump"
-    SLOW = "slow"  # what a lane sends, or a disk syncs, is late for a while
+    SLOW = "slow"  # what a participant sends, or a disk syncs, is late for a while
     DISK = "disk failure"  # appends or syncs of one partition fail for a while
     KILL = "kill"  # a client process dies, and another one takes its place
     LATE_MARKER = "late marker"  # it arrives after another coordinator has sent the same

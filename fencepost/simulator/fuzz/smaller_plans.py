@@ -130,7 +130,7 @@ DIMENSIONS: Final[tuple[Smaller, ...]] = (
 
 
 def _lower(thing: Thing, name: str, least: int) -> Iterator[Thing]:
-    """With the least of it, the half, one less."""
+    """With the smallest number, half of what it has, or one less."""
     number = getattr(thing, name)
     if number > least:
         for lower in dict.fromkeys((least, max(number // 2, least), number - 1)):

@@ -51,9 +51,8 @@ def scenario_in(values: dict[str, Any], source: str, lines: Sequence[str] = ()) 
         possible = [field.alias for field in attrs.fields(ScenarioExpectation)]
         because = 'expects nothing: write what must hold, as holds = ["exactly-once"], or leave the table out'
         raise top.wrong("expect", because, possible)
-    if (
-        "seeded" in values
-    ):  # such a file has no other cluster and no parts; its faults are added to the plan's
+    if "seeded" in values:
+        # Such a file has no other cluster and no parts; its faults are added to those of the plan.
         top.refuse_others(("name", "lesson", "fault", "seeded", "expect"))
         expect.refuse_others(("holds", "violates"))
         scenario = attrs.evolve(read_table(Scenario, top), choices=_choices(top.inner("seeded")))

@@ -115,10 +115,11 @@ class Called:
 
 @attrs.frozen
 class Struck:
-    """A fault happened, or ended: "crash", "pause", "clock +3 s"; `lane` is who it hit, "" for the network.
+    """A fault happened, or ended: "crash", "pause", "clock +3 s"; `participant` is the one that it hit, ""
+    the network.
 
-    Its first word says what it does: "crash" and "pause" silence the lane until "restart" or "resume".
-    `number` is the message that it holds, lets go or destroys.
+    Its first word says what it does: "crash" and "pause" silence the participant until "restart" or
+    "resume". `number` is the message that it holds, lets go or destroys.
     """
 
     at: int
@@ -132,8 +133,8 @@ Event = Sent | Arrived | Lost | Appended | Bounded | Truncated | Coordinated | C
 
 @attrs.frozen(kw_only=True)
 class History:
-    """A whole run. `lanes` are clients and nodes in the order of the drawing, `end` is its last
-    time, `lesson` what it teaches, `broken` each rule that it broke, with its evidence.
+    """A whole run. `participants` are clients and nodes in the order of their lanes in a drawing, `end` is
+    its last time, `lesson` what it teaches, `broken` each rule that it broke, with its evidence.
     """
 
     title: str

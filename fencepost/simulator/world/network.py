@@ -147,8 +147,8 @@ class SimulatedConnection:
 
 @attrs.define(eq=False)
 class Network:
-    """All connections. `blocked` are pairs (source, target) of lanes that nothing passes between; `held` are
-    messages that faults hold: each waits where it arrives, and so does all that follows it on its connection.
+    """All connections. Nothing passes from the first to the second participant of a pair in `blocked`. `held`
+    are messages that faults hold: each waits where it arrives, and so does what follows on its connection.
     """
 
     world: World

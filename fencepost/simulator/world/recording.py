@@ -49,7 +49,7 @@ _UNTOLD_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC})
 
 @attrs.define(eq=False)
 class Recorder:
-    """What has happened so far. `unseen` are lanes that are not shown."""
+    """What has happened so far. `unseen` are participants that are not shown."""
 
     world: World
     unseen: tuple[str, ...] = ()

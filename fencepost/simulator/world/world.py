@@ -90,7 +90,7 @@ class World:
         self.marks: Counter[str] = Counter()
         self.events = EventStream()
         self.network = Network(self, encodes=settings.encodes)
-        self.speeds: dict[str, int] = {}  # factors of slowness, by lane or disk
+        self.speeds: dict[str, int] = {}  # factors of slowness, by participant or disk
         self.writes_manifests = False  # as a server does, where something reads them: in worlds with damage
         self.broken_disks: set[tuple[str, str]] = set()  # operation and directory of a partition
         self.journals = ClusterJournals(self._choose_of_disk, settings=settings.journals, breaks=self._breaks)
@@ -128,7 +128,7 @@ class World:
         heappush(self.queue, (self.now, self.happened - FIRST, act, argument))
 
     def latency(self, source: str) -> int:
-        """How long a message of this lane takes."""
+        """How long a message of this participant takes."""
         factor = LATENCIES[self.choices.below(len(LATENCIES))] * self.settings.latency
         return factor * self.speeds[source] if source in self.speeds else factor
 
