@@ -210,13 +210,19 @@ def settings_in(option: str, given: tuple[str, ...], *, example: str) -> dict[st
     """The settings that a repeated option gives as name=value."""
     found: dict[str, str] = {}
     for text in given:
-        name, sign, value = text.partition("=")
-        if not (name and sign):
-            raise WrongUsage(f"{option} {text} is not name=value", then=f"for example {option} {example}")
+        name, value = pair_in(option, text, example=example)
         if name in found:
             raise WrongUsage(f"{option} sets {name} twice", then="give each setting once")
         found[name] = value
     return found
+
+
+def pair_in(option: str, text: str, *, example: str) -> tuple[str, str]:
+    """The name and the value that an option gives as name=value."""
+    name, sign, value = text.partition("=")
+    if not (name and sign):
+        raise WrongUsage(f"{option} {text} is not name=value", then=f"for example {option} {example}")
+    return name, value
 
 
 def partitions_of(admin: Admin, topic: str, wanted: Iterable[int] = ()) -> list[TopicPartition]:

@@ -7,7 +7,7 @@ reports them however it ends: at the end of its input, at an error in line 1,000
 from __future__ import annotations
 
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from itertools import count, islice
@@ -32,6 +32,7 @@ from fencepost.cli.options import (
     InPartition,
     InTopic,
     check_id,
+    pair_in,
     partitions_of,
 )
 from fencepost.cli.output import Json, print_json
@@ -155,14 +156,9 @@ class RecordOptions:
         """The records with these options applied."""
         if self == RecordOptions():
             return records
-        headers = [self._header(text) for text in self.header]
+        pairs = [pair_in("--header", text, example="source=till-1") for text in self.header]
+        headers = [(name, value.encode()) for name, value in pairs]
         return (self._applied(record, headers) for record in records)
-
-    def _header(self, text: str) -> tuple[str, bytes]:
-        name, sign, value = text.partition("=")
-        if not (name and sign):
-            raise WrongUsage(f"--header {text} is not name=value", then="for example --header source=till-1")
-        return name, value.encode()
 
     def _applied(self, record: Outgoing, headers: list[tuple[str, bytes]]) -> Outgoing:
         partition = None if self.repartition else record.partition
@@ -191,7 +187,8 @@ class Written:
         """Records that were sent, and may be written or not: the command ended before the broker answered."""
         self.spans: dict[int, tuple[int, int]] = {}
         """The first and the last offset in each partition."""
-        self._undecided: Counter[int] = Counter()
+        self._undecided = 0
+        """Acknowledged records of a transaction that is not committed yet."""
         self._undecided_spans: dict[int, tuple[int, int]] = {}
         self.pending: deque[SendFuture] = deque()
         """The sends in flight."""
@@ -215,16 +212,16 @@ class Written:
 
     def _acknowledge(self, place: RecordMetadata) -> None:
         _, partition, offset = place
-        self._undecided[partition] += 1
+        self._undecided += 1
         first, _ = self._undecided_spans.get(partition, (offset, offset))
         self._undecided_spans[partition] = (first, offset)
 
     def count(self) -> None:
         """Count the acknowledged records as written for good."""
-        self.records += self._undecided.total()
+        self.records += self._undecided
         for partition, (first, last) in self._undecided_spans.items():
             self.spans[partition] = (self.spans.get(partition, (first, last))[0], last)
-        self._undecided.clear()
+        self._undecided = 0
         self._undecided_spans.clear()
 
     def count_done(self) -> None:
