@@ -32,7 +32,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Final
 
@@ -597,22 +598,18 @@ class Run:
 
     def _first_breach(self) -> Violation | None:
         """An anomaly that Apache Kafka has as well is counted and is not a breach."""
-        marks = self.world.marks
         try:
-            self.play()
-            for anomaly in self.judge_clients():
-                excuse = known_kafka(anomaly, self.invariants.partitions)
-                if excuse is None:
-                    return Violation(anomaly.rule.name, anomaly.text)
-                marks[KNOWN + excuse.name] += 1
+            with blaming(CORE_FAILED):
+                self.play()
+                for anomaly in self.judge_clients():
+                    excuse = known_kafka(anomaly, self.invariants.partitions)
+                    if excuse is None:
+                        return Violation(anomaly.rule.name, anomaly.text)
+                    self.world.marks[KNOWN + excuse.name] += 1
         except Violation as violation:
             return violation
         except Disordered as problem:
             return self._what_hangs(problem)
-        except MemoryError:  # says nothing about the core
-            raise
-        except Exception as problem:  # noqa: BLE001 - what a core may raise is not known beforehand
-            return failure(CORE_FAILED, problem)
         return None
 
     def _what_hangs(self, problem: Disordered) -> Violation:
@@ -661,10 +658,20 @@ def run_of(spec: RunSpec, choices: Choices, watch: Callable[[Run], None] | None 
     return run
 
 
-def failure(rule: str, problem: Exception) -> Violation:
-    """An exception as a finding like any other: cores and judges assert what they assume, so either something
-    happened that they thought impossible, or they are wrong.
+@contextmanager
+def blaming(rule: str) -> Generator[None]:
+    """Any exception of the block breaks this rule. Cores and judges assert what they assume, so either
+    something happened that they thought impossible, or they are wrong.
     """
+    try:
+        yield
+    except (Violation, Disordered, MemoryError):  # findings already, and one that says nothing about the core
+        raise
+    except Exception as problem:
+        raise _failure(rule, problem) from problem
+
+
+def _failure(rule: str, problem: Exception) -> Violation:
     trace = problem.__traceback__
     assert trace is not None, "what was raised has a traceback"
     # The innermost frame: the shrinker tells failures apart by their place, so that it keeps to one cause.

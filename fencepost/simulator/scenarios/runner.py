@@ -38,7 +38,7 @@ from fencepost.simulator.run import (
     Run,
     RunSpec,
     Task,
-    failure,
+    blaming,
     run_of,
 )
 from fencepost.simulator.run_result import RunObserver, RunResult, nobody
@@ -131,26 +131,18 @@ def finish(case: Case, run: Run) -> RunResult:
 def _play_and_judge(case: Case, run: Run) -> list[str]:
     """The problems. A run in which a core fails, or whose cluster is never ready, is not judged."""
     try:
-        run.play()
+        with blaming(CORE_FAILED):
+            run.play()
+        with blaming(JUDGE_FAILED):
+            judge(run)
+            found = problems(case, run)
     except Disordered as problem:
-        return _only(run, Violation(NOT_LIVE, str(problem)))
-    except MemoryError:  # says nothing about the core
-        raise
-    except Exception as problem:  # noqa: BLE001 - what a core may raise is not known beforehand
-        return _only(run, failure(CORE_FAILED, problem))
-    try:
-        judge(run)
-        found = problems(case, run)
-    except MemoryError:
-        raise
-    except Exception as problem:  # noqa: BLE001 - what a judge may stumble over is not known beforehand
-        return _only(run, failure(JUDGE_FAILED, problem))
-    return [*found, *(hints(case, run) if found else ())]
-
-
-def _only(run: Run, breach: Violation) -> list[str]:
-    run.breaches[:] = [breach]
-    return [str(breach)]
+        run.breaches[:] = [Violation(NOT_LIVE, str(problem))]
+    except Violation as breach:
+        run.breaches[:] = [breach]
+    else:
+        return [*found, *(hints(case, run) if found else ())]
+    return [str(run.breaches[0])]
 
 
 def _in_words(expect: ScenarioExpectation) -> Iterator[str]:
