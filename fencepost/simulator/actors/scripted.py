@@ -51,7 +51,7 @@ class ProducerPlayer(Actor):
             Verb.SEND_OFFSETS: self._send_offsets,
             Verb.COMMIT: self._commit,
             Verb.ABORT: self._abort,
-            Verb.FLUSH: self._flush,
+            Verb.FLUSH: lambda _: self.flush(),
             Verb.PAUSE: self._pause,
             Verb.WAIT: self._wait,
         }
@@ -138,9 +138,6 @@ class ProducerPlayer(Actor):
         if sender is not None and transaction is not None:
             yield from sender.abort(transaction)
             self.transaction = None
-
-    def _flush(self, _: ScriptLine) -> Script[None]:
-        return self.flush()
 
     def _pause(self, line: ScriptLine) -> Script[None]:
         yield line.time_ms
