@@ -131,25 +131,19 @@ def application(profile: str | None = None) -> App:
     return root
 
 
-def _word(problem: UnknownOptionError) -> str:
-    """The unknown option without its dashes and its value."""
-    return (problem.token.keyword or problem.token.value).lstrip("-").partition("=")[0]
-
-
-def _others_of(problem: CycloptsError) -> str:
-    """Further options whose names contain the unknown word, besides the one that cyclopts suggests."""
-    if not isinstance(problem, UnknownOptionError):
-        return ""
-    word = _word(problem)
-    names = [name for argument in problem.argument_collection for name in argument.names]
+def _unknown_option(problem: UnknownOptionError, chain: Sequence[str]) -> str:
+    """The error for an option that a command does not have, and what to use instead."""
+    word = (problem.token.keyword or problem.token.value).lstrip("-").partition("=")[0]
+    arguments, command = problem.argument_collection, " ".join(chain)
+    if instead := instead_of(word).in_command:
+        return f"{command} has no option --{word}: {instead}"
+    is_named = any(each.field_info.kind is inspect.Parameter.POSITIONAL_ONLY for each in arguments)
+    if is_named and chain[:1] == (word,):
+        return f"{command} has no option --{word}: the name is an argument"
+    # cyclopts suggests one option; others may have the word in their names, too.
+    names = [name for argument in arguments for name in argument.names]
     others = [name for name in names if word and f"-{word}" in name and f"{name}?" not in str(problem)]
-    return f" Or {', '.join(others)}?" if others and "Did you mean" in str(problem) else ""
-
-
-def _has_argument(problem: UnknownOptionError) -> bool:
-    """Whether the command has an argument without an option."""
-    kinds = [argument.field_info.kind for argument in problem.argument_collection]
-    return inspect.Parameter.POSITIONAL_ONLY in kinds
+    return f"{problem} Or {', '.join(others)}?" if others and "Did you mean" in str(problem) else str(problem)
 
 
 def _missing(problem: MissingArgumentError, app: App, arguments: Sequence[str]) -> list[str]:
@@ -202,11 +196,7 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
             for token in argument.tokens:
                 if not _is_utf_8(token.value):
                     return _invalid(token, argument, MUST_BE_UTF_8)
-    if isinstance(problem, UnknownOptionError) and (instead := instead_of(_word(problem)).in_command):
-        return f"{' '.join(chain)} has no option --{_word(problem)}: {instead}"
-    if isinstance(problem, UnknownOptionError) and chain[:1] == (_word(problem),) and _has_argument(problem):
-        return f"{' '.join(chain)} has no option --{_word(problem)}: the name is an argument"
-    return f"{problem}{_others_of(problem)}"
+    return _unknown_option(problem, chain) if isinstance(problem, UnknownOptionError) else str(problem)
 
 
 def _invalid(token: Token, argument: Argument, wanted: str) -> str:
