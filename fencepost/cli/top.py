@@ -5,7 +5,11 @@ Rule: the broker is asked once per interval, and nothing is guessed: its own clo
 
 from __future__ import annotations
 
+import shutil
 import time
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from io import StringIO
 from typing import Annotated, Final, NamedTuple
 
 import attrs
@@ -18,6 +22,8 @@ from fencepost.client.shells.sync import Admin
 from fencepost.protocol.messages import BrokerStatusReply, RequestStatus, TopicStatus
 
 CLEAR: Final = "\x1b[H\x1b[2J"
+ROWS: Final = 20  # of each table, unless the lines of a terminal limit them
+LINES_BETWEEN: Final = 9  # headline, titles, empty lines
 INTERVAL_MAX_S: Final = 86_400
 Interval = Annotated[float, Parameter(validator=validators.Number(gt=0, lte=INTERVAL_MAX_S))]
 
@@ -61,7 +67,7 @@ def top(
     *,
     interval: Interval = 2.0,
     once: Flag = False,
-    limit: AtLeastOne = 20,
+    limit: AtLeastOne | None = None,
     cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> None:
@@ -74,27 +80,39 @@ def top(
     once
         Print the rates of one interval, and stop.
     limit
-        Number of topics and requests to show, the busiest first.
+        Number of topics and requests to show, the busiest first. [default: what fits the terminal; 20 with
+        --once and in a pipe]
     """
+    refreshes = is_terminal() and not (once or as_json)
     with cluster.connect() as admin:
         before = admin.broker_status()
         print_progress(f"measuring for {interval:g} s ...")
         while True:
-            before = _look(admin, before, interval, limit=limit, as_json=as_json)
+            lines_max = shutil.get_terminal_size().lines - 1 if refreshes else None
+            before = _look(admin, before, interval, limit=limit, lines_max=lines_max, as_json=as_json)
             if once:
                 return
 
 
 def _look(
-    admin: Admin, before: BrokerStatusReply, interval: float, *, limit: int, as_json: bool
+    admin: Admin,
+    before: BrokerStatusReply,
+    interval: float,
+    *,
+    limit: int | None,
+    lines_max: int | None,
+    as_json: bool,
 ) -> BrokerStatusReply:
-    """Print the rates of the next interval; the status at its end."""
+    """Print the rates of the next interval, in place of the last ones if `lines_max` is given; returns the
+    status at its end.
+    """
     time.sleep(interval)
     now = admin.broker_status()
     print_progress()
     if now.started_ms != before.started_ms:  # another run of the broker, whose counters began at 0
         before = attrs.evolve(before, now_ms=now.started_ms, topics=(), requests=())
-    topics, requests = topic_rates(before, now)[:limit], request_rates(before, now)[:limit]
+    rows = limit or (ROWS if lines_max is None else max(1, (lines_max - LINES_BETWEEN) // 2))
+    topics, requests = topic_rates(before, now)[:rows], request_rates(before, now)[:rows]
     if as_json:
         print_json(
             {
@@ -106,12 +124,35 @@ def _look(
             }
         )
         return now
-    print(f"{CLEAR if is_terminal() else ''}{_headline(now)}\n")
-    print_rows(TOPICS, topics, as_json=False)
-    print()
-    print_rows(REQUESTS, requests, as_json=False)
+    with nullcontext() if lines_max is None else _in_place(lines_max):
+        print(f"{_headline(now)}\n")
+        print_rows(TOPICS, topics, as_json=False)
+        print()
+        print_rows(REQUESTS, requests, as_json=False)
     print(flush=True)
     return now
+
+
+class _Screen(StringIO):
+    """What is printed for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def _in_place(lines_max: int) -> Generator[None]:
+    """Clears the terminal and shows the first lines of what the body prints, so that they do not scroll
+    away.
+    """
+    with redirect_stdout(_Screen()) as screen:
+        yield
+    lines = screen.getvalue().splitlines()
+    width = shutil.get_terminal_size().columns
+    lines_max -= len(lines[0]) // width  # the headline may need a second line
+    if len(lines) > lines_max:
+        lines[lines_max - 1 :] = ["... (a larger terminal shows more)"]
+    print(CLEAR + "\n".join(lines), end="")
 
 
 def _headline(now: BrokerStatusReply) -> str:

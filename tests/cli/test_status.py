@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import attrs
 import pytest
 
 from fencepost.broker.embedded import Broker
+from fencepost.cli import top
+from fencepost.cli.application import run
 from fencepost.cli.status import NAMED_MAX, RECENT_MS, problems
 from fencepost.cli.top import request_rates, topic_rates
 from fencepost.client.shells.sync import Admin, Producer
@@ -80,6 +83,28 @@ def test_top_shows_one_interval(tool: Tool, calm: m.BrokerStatusReply) -> None:
     assert "TOPIC" in text
     assert "LSO-LAG" in text
     assert "\x1b" not in text, "no terminal, no control characters"
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(200, 24), (80, 24), (50, 10)])
+def test_top_keeps_its_headline_on_the_screen(
+    tool: Tool, columns: int, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.setattr(top, "is_terminal", lambda: True)
+    looks = iter([None, None])
+    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=lambda _: next(looks)))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", str(lines))
+    with Admin(tool.address) as admin:
+        for number in range(30):
+            admin.create_topic(f"t-{columns}-{number}")
+    with pytest.raises(StopIteration):
+        run(["top", "-b", tool.address])
+    screens = capsys.readouterr().out.split(top.CLEAR)[1:]
+    assert len(screens) == 2
+    for screen in screens:
+        rows = [-(-len(line) // columns) or 1 for line in screen.split("\n")]
+        assert sum(rows) <= lines
+        assert "node 1, up " in screen.partition("\n")[0]
 
 
 def test_rates_are_differences(calm: m.BrokerStatusReply) -> None:
