@@ -21,8 +21,8 @@ import attrs
 from fencepost.protocol.terms import escaped
 
 GAP: Final = 2  # between columns
-TITLE_WORD: Final = re.compile(r"[A-Z]?[^A-Z -]+[ -]?|[A-Z]+(?![a-z])[ -]?|\S")
-"""Where a title may break: before a capital, after a dash or a space."""
+TITLE_WORD: Final = re.compile(r"[A-Z]?[^A-Z -]+[ -]?|[A-Z]+(?:/[A-Z]+)?(?![a-z])[ -]?|\S")
+"""Where a title may break: before a capital, after a dash or a space. RECORDS/S stays whole."""
 NUMBERS: Final = ({int}, {float})  # the types in a column that is aligned to the right
 BOLD, RED, GREEN, YELLOW = "1", "31", "32", "33"
 
