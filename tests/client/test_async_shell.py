@@ -24,7 +24,7 @@ from fencepost.client.errors import (
     TransactionAborted,
     UnknownTopic,
 )
-from fencepost.client.network import ClientConnection
+from fencepost.client.network import ClientConnection, NetworkClient
 from fencepost.client.send_future import RecordMetadata
 from fencepost.client.serializers import json_deserializer, json_serializer
 from fencepost.client.shells.aio import AsyncAdmin, AsyncConsumer, AsyncProducer, AsyncSendFuture
@@ -621,6 +621,26 @@ def test_an_error_in_a_task_of_the_client_ends_the_program_and_is_shown(
     with pytest.raises(BaseExceptionGroup) as caught:
         tell(failing_program(ZeroDivisionError))
     assert caught.group_contains(ZeroDivisionError)
+
+
+def test_a_call_that_waits_when_a_task_of_the_client_fails_says_that_it_is_closed(
+    tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def story(address: str) -> None:
+        async with AsyncAdmin(address) as admin:
+            monkeypatch.setattr(NetworkClient, "received", fail)
+            try:
+                await admin.list_topics()
+            except ClientClosed as problem:
+                told.append(str(problem))
+
+    told = list[str]()
+    with pytest.raises(BaseExceptionGroup):
+        tell(story)
+    assert [words.partition(";")[0] for words in told] == ["the client was closed during the call"]
 
 
 def test_ctrl_c_in_a_task_of_the_client_ends_the_program(tell: Callable[[Story], None]) -> None:

@@ -191,9 +191,9 @@ class AsyncDriver(NetworkDriver):
             if wait.deadline <= self._clock():
                 # So that a program which only polls, again and again, lets the other tasks run too.
                 await anyio.lowlevel.checkpoint()
-            while not wait.until() and wait.deadline > self._clock() and not self._has_failed:
+            while not wait.until() and wait.deadline > self._clock():
                 self.check_admitted()
-                if self._tasks is None:
+                if self._tasks is None or self._has_failed:
                     raise self.closed_meanwhile()
                 event = anyio.Event()
                 self._waiters[wait.news][event] = None
