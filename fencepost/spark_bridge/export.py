@@ -360,6 +360,8 @@ def _lock(descriptor: int, target: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as busy:
-        raise UnusableExport(f"another export to {target} is running: wait for it") from busy
+        raise UnusableExport(
+            f"{target} is in use by another export or a broker: wait for its end, or give another directory"
+        ) from busy
     if not target.exists() or not os.path.samestat(os.fstat(descriptor), target.stat()):
         raise UnusableExport(f"another export to {target} has just failed and removed it: export again")
