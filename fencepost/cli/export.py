@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from fencepost.check.findings import counted
 from fencepost.cli.errors import OK, CommandFailed
 from fencepost.cli.files import refuse_uri
-from fencepost.cli.options import AsJson
+from fencepost.cli.options import AsJson, Flag
 from fencepost.cli.output import print_json, print_progress
 from fencepost.cli.spark_calls import start_spark, with_spark
 from fencepost.spark_bridge.export import Exported, RecordsDeleted
@@ -31,7 +31,7 @@ def export(
     *more: str,
     to: Literal["parquet"] = "parquet",
     topic: tuple[str, ...] = (),
-    accept_loss: bool = False,
+    accept_loss: Flag = False,
     master: str = "local[*]",
     as_json: AsJson = False,
 ) -> int:

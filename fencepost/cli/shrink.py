@@ -50,8 +50,8 @@ def shrink(
     seed
         The seed, as `fencepost fuzz` prints it. Repeat the options of that search.
     output
-        Output file; overwritten if it is a generated scenario. [default: seed-K.toml, or NAME-small.toml
-        beside NAME.toml, overwritten only by a result of the same run]
+        Output file; replaces an existing file only if that is a generated scenario. [default: seed-K.toml, or
+        NAME-small.toml beside NAME.toml; replaces only results of the same run]
     html
         Write a page of the shrunk run to this HTML file, on which you step through it in a browser.
     budget
