@@ -17,6 +17,7 @@ from fencepost.kafka_bridge import (
     data,
     describe,
     groups,
+    reassignments,
     sasl,
     transactions,
 )
@@ -74,7 +75,10 @@ _SERVED: Final = (
     _served(36, (0, 2), sasl.sasl_authenticate),
     _served(37, (0, 3), cluster.create_partitions),
     _served(42, (0, 2), groups.delete_groups),
+    _served(43, (0, 2), reassignments.elect_leaders),
     _served(44, (0, 1), configs.incremental_alter_configs),
+    _served(45, (0, 1), reassignments.alter_partition_reassignments),
+    _served(46, (0, 0), reassignments.list_partition_reassignments),
     _served(47, (0, 0), groups.offset_delete),
     _served(60, (0, 2), describe.describe_cluster),
     _served(61, (0, 0), transactions.describe_producers),

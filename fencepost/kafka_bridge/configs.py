@@ -15,7 +15,7 @@ import attrs
 
 from fencepost.kafka_bridge.exchange import Answer, Exchange, Translated, Values, explained
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import ASKED_NODE, INT32_MAX, ConfigOperation
 from fencepost.protocol.wire_protocol import NodeTopics
 
@@ -164,21 +164,21 @@ def alter_configs(request: Any, _: int) -> Translated:
 def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigChange, ...]]) -> Exchange:
     named = Counter((each.resource_type, each.resource_name) for each in request.resources)
     resources = {(each.resource_type, each.resource_name): each for each in request.resources}
-    refused = {
-        key: refusal
+    settled = {
+        key: result
         for key, each in resources.items()
-        if (refusal := _refusal(each, times_named=named[key])) is not None
+        if (result := _settled(each, times_named=named[key])) is not None
     }
     topics = tuple(
         m.TopicConfigChanges(topic=each.resource_name, changes=changes_of(each.configs))
         for key, each in resources.items()
-        if key not in refused
+        if key not in settled
     )
     asked = m.IncrementalAlterConfigs(topics=topics, validate_only=request.validate_only)
 
     def respond(answers: Sequence[Answer]) -> Values:
-        # If every resource was refused, the node was not asked, and there is no answer.
-        results = dict(refused)
+        # If every resource is settled, the node was not asked, and there is no answer.
+        results = dict(settled)
         for answer in answers:
             if answer.body is None:
                 results |= {(ResourceType.TOPIC, topic.topic): _Result(answer.error) for topic in topics}
@@ -202,10 +202,13 @@ def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigC
     return Exchange((asked,) if topics else (), respond)
 
 
-def _refusal(resource: Any, *, times_named: int) -> _Result | None:
+def _settled(resource: Any, *, times_named: int) -> _Result | None:
+    """The result for a resource that the node need not see."""
     because = None
     if times_named > 1:
         because = "each resource must appear at most once"
+    elif _deletes_nothing(resource):
+        return _Result(NO_ERROR)
     elif resource.resource_type == ResourceType.BROKER:
         because = "a broker's settings cannot change while it runs"
     elif resource.resource_type != ResourceType.TOPIC:
@@ -215,6 +218,15 @@ def _refusal(resource: Any, *, times_named: int) -> _Result | None:
     elif any(_operation(each) not in _OPERATIONS for each in resource.configs):
         because = "the operation on a setting must be SET, DELETE, APPEND or SUBTRACT"
     return None if because is None else _Result(ErrorCode.INVALID_REQUEST, because)
+
+
+def _deletes_nothing(resource: Any) -> bool:
+    """Whether settings of a broker are deleted: none was set. kafka-reassign-partitions ends throttles so."""
+    return (
+        resource.resource_type == ResourceType.BROKER
+        and _node_id(resource.resource_name) is not None
+        and all(_operation(each) == ConfigOperation.DELETE.value for each in resource.configs)
+    )
 
 
 def _operation(config: Any) -> int:

@@ -139,6 +139,8 @@ class ErrorCode(IntEnum):
         "the group has reached the broker's limit on members or on their metadata",
     )
     FENCED_INSTANCE_ID = 82, _R.FATAL, "another member has taken over this instance id"
+    ELECTION_NOT_NEEDED = 84, _R.RAISE, "the preferred replica leads the partition already"
+    NO_REASSIGNMENT_IN_PROGRESS = 85, _R.RAISE, "the partition is not being reassigned"
     GROUP_SUBSCRIBED_TO_TOPIC = 86, _R.RAISE, "a member of the group reads the topic"
     INVALID_RECORD = 87, _R.ABORT, "the batch breaks a rule of its format"
     UNSTABLE_OFFSET_COMMIT = 88, _R.RETRY, "a transaction that commits this offset is not complete yet"

@@ -476,7 +476,9 @@ class BrokerRegistrationReply:
 
 @value(kw_only=True)
 class ElectLeaders:
-    """A leader that lost its journals asks the controller for new leader epochs (nodes only)."""
+    """Elect leaders of partitions. A leader that lost its journals gets new leader epochs, and a client the
+    answer that no election is needed: a partition has one replica, which leads it.
+    """
 
     partitions: tuple[TopicPartition, ...]
 
@@ -484,6 +486,39 @@ class ElectLeaders:
 @value(kw_only=True)
 class ElectLeadersReply:
     partitions: tuple[PartitionError, ...]
+
+
+@value(kw_only=True)
+class PartitionReassignment:
+    """The nodes that shall have a partition; None ends a reassignment."""
+
+    topic: str
+    partition: Int32
+    node_ids: tuple[Int32, ...] | None
+
+
+@value(kw_only=True)
+class AlterPartitionReassignments:
+    """Move partitions to other nodes (KIP-455). A node that leads a partition has all of it, so this is done
+    at once.
+    """
+
+    partitions: tuple[PartitionReassignment, ...]
+
+
+@value(kw_only=True)
+class AlterPartitionReassignmentsReply:
+    partitions: tuple[PartitionError, ...]
+
+
+@value(kw_only=True)
+class ListPartitionReassignments:
+    """List the reassignments in progress, of which there are none."""
+
+
+@value(kw_only=True)
+class ListPartitionReassignmentsReply:
+    pass
 
 
 # --- settings of topics and nodes (KIP-133, KIP-226) --------------------------------------------------------
@@ -1437,7 +1472,7 @@ Request = (
     | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete | SaslHandshake | SaslAuthenticate
     | DescribeConfigs | IncrementalAlterConfigs | CreatePartitions | OffsetForLeaderEpoch
     | ConsumerGroupHeartbeat | ConsumerGroupDescribe | BrokerStatus | AddFaults | ListFaults | RemoveFaults
-    | Follow | DescribeAcls
+    | Follow | DescribeAcls | AlterPartitionReassignments | ListPartitionReassignments
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
@@ -1450,6 +1485,7 @@ ReplyBody = (
     | DescribeConfigsReply | IncrementalAlterConfigsReply | CreatePartitionsReply | OffsetForLeaderEpochReply
     | ConsumerGroupHeartbeatReply | ConsumerGroupDescribeReply | BrokerStatusReply | AddFaultsReply
     | ListFaultsReply | RemoveFaultsReply | FollowReply | DescribeAclsReply
+    | AlterPartitionReassignmentsReply | ListPartitionReassignmentsReply
 )  # fmt: skip
 
 
@@ -1502,6 +1538,8 @@ APIS: Final[tuple[Api, ...]] = (
     Api(42, DeleteGroups, DeleteGroupsReply, 2, 2),
     Api(43, ElectLeaders, ElectLeadersReply, 2, 2),
     Api(44, IncrementalAlterConfigs, IncrementalAlterConfigsReply, 1, 1),
+    Api(45, AlterPartitionReassignments, AlterPartitionReassignmentsReply, 1, 1),
+    Api(46, ListPartitionReassignments, ListPartitionReassignmentsReply, 0, 0),
     Api(47, OffsetDelete, OffsetDeleteReply, 0, 0),
     Api(61, DescribeProducers, DescribeProducersReply, 0, 0),
     Api(62, BrokerRegistration, BrokerRegistrationReply, 0, 0),

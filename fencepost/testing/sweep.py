@@ -83,7 +83,8 @@ CUT: Final = (
 LOOKING: Final = frozenset(
     {"ApiVersions", "ConsumerGroupDescribe", "DescribeAcls", "DescribeCluster", "DescribeConfigs"}
     | {"DescribeGroups", "DescribeProducers", "DescribeTopicPartitions", "DescribeTransactions", "Fetch"}
-    | {"FindCoordinator", "Heartbeat", "ListGroups", "ListOffsets", "ListTransactions", "Metadata"}
+    | {"FindCoordinator", "Heartbeat", "ListGroups", "ListOffsets", "ListPartitionReassignments"}
+    | {"ListTransactions", "Metadata"}
     | {"OffsetForLeaderEpoch", "SaslAuthenticate", "SaslHandshake"}
 )
 """Requests that change nothing, and come as often as time permits."""

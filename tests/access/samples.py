@@ -118,6 +118,12 @@ SAMPLES: Final[dict[type[Any], Samples]] = {
     ),
     m.AllocateProducerIds: (lambda: m.AllocateProducerIds(node_id=1),),
     m.BrokerRegistration: (lambda: m.BrokerRegistration(node_id=1, host="here", port=1),),
+    m.AlterPartitionReassignments: (
+        lambda: m.AlterPartitionReassignments(
+            partitions=(m.PartitionReassignment(topic=TOPIC, partition=0, node_ids=(1,)),)
+        ),
+    ),
+    m.ListPartitionReassignments: (m.ListPartitionReassignments,),
     m.ElectLeaders: (lambda: m.ElectLeaders(partitions=_of_topics(TOPIC)),),
     m.InitProducerId: (lambda: _init(None), lambda: _init(PAY)),
     m.AddPartitionsToTxn: (

@@ -255,7 +255,9 @@ DOCUMENTED = {
     "DescribeConfigs": {"Cluster DescribeConfigs", "Topic DescribeConfigs"},
     "SaslAuthenticate": set[str](),
     "DeleteGroups": {"Group Delete"},
-    "ElectLeaders": {"Cluster ClusterAction"},  # Kafka: Alter, for administrators; here nodes send it
+    "ElectLeaders": {"Cluster Alter"},
+    "AlterPartitionReassignments": {"Cluster Alter"},
+    "ListPartitionReassignments": {"Cluster Describe"},
     "IncrementalAlterConfigs": {"Topic AlterConfigs"},  # Kafka: also of brokers
     "CreatePartitions": {"Topic Alter"},
     "OffsetForLeaderEpoch": {"Topic Describe"},  # Kafka: ClusterAction for its followers

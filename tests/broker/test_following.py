@@ -177,12 +177,7 @@ def test_a_move_that_cannot_be_is_ignored_with_a_reason(
 
 @pytest.mark.parametrize("node_id", [1, 2])
 @pytest.mark.parametrize(
-    "request_",
-    [
-        m.BrokerRegistration(node_id=3, host="here", port=1),
-        m.ElectLeaders(partitions=(TopicPartition("orders", 0),)),
-        m.AllocateProducerIds(node_id=3),
-    ],
+    "request_", [m.BrokerRegistration(node_id=3, host="here", port=1), m.AllocateProducerIds(node_id=3)]
 )
 def test_what_only_nodes_may_ask_is_refused_to_clients(node_id: int, request_: m.Request) -> None:
     cluster = Cluster(leaders=SPREAD)
@@ -190,6 +185,44 @@ def test_what_only_nodes_may_ask_is_refused_to_clients(node_id: int, request_: m
     assert cluster.ask(node_id, request_).error is ErrorCode.INVALID_REQUEST
     assert cluster.leader(ORDERS) == 3
     assert cluster.hosts[CONTROLLER].node.cluster.next_producer_id == granted
+
+
+def test_a_client_that_asks_for_an_election_changes_no_leader() -> None:
+    cluster = Cluster(leaders=SPREAD)
+    before = cluster.hosts[CONTROLLER].node.cluster.leader(ORDERS)
+    asked = m.ElectLeaders(partitions=(ORDERS, TopicPartition("absent", 0)))
+    body = body_of(cluster.ask(CONTROLLER, asked), m.ElectLeadersReply)
+    assert [part.error for part in body.partitions] == [
+        ErrorCode.ELECTION_NOT_NEEDED,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert cluster.hosts[CONTROLLER].node.cluster.leader(ORDERS) == before
+
+
+@pytest.mark.parametrize(
+    ("node_ids", "error", "leader_id"),
+    [
+        ((3,), ErrorCode.NONE, 3),
+        ((2,), ErrorCode.NONE, 2),
+        (None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, 3),
+        ((), ErrorCode.INVALID_REPLICA_ASSIGNMENT, 3),
+        ((9,), ErrorCode.INVALID_REPLICA_ASSIGNMENT, 3),
+        ((2, 3), ErrorCode.INVALID_REPLICA_ASSIGNMENT, 3),
+    ],
+)
+def test_a_client_moves_a_partition(
+    node_ids: tuple[int, ...] | None, error: ErrorCode, leader_id: int
+) -> None:
+    cluster = Cluster(leaders=SPREAD)
+    wanted = m.PartitionReassignment(topic="orders", partition=0, node_ids=node_ids)
+    epoch = cluster.hosts[CONTROLLER].node.cluster.topics["orders"].leaders[0].leader_epoch
+    reply = cluster.ask(CONTROLLER, m.AlterPartitionReassignments(partitions=(wanted, wanted)))
+    body = body_of(reply, m.AlterPartitionReassignmentsReply)
+    assert [part.error for part in body.partitions] == [error, error]
+    cluster.run()
+    found = cluster.hosts[CONTROLLER].node.cluster.topics["orders"].leaders[0]
+    assert cluster.leader(ORDERS) == found.node_id == leader_id
+    assert found.leader_epoch == epoch + (leader_id != 3)
 
 
 def test_topics_are_made_by_the_controller_alone() -> None:

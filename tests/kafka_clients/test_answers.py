@@ -323,6 +323,20 @@ def valid_requests(
         },
         "delete_groups": {"groups_names": [ABSENT]},
         "incremental_alter_configs": {"resources": [resource], "validate_only": True},
+        "elect_leaders": {
+            "election_type": 0,
+            "topic_partitions": [{"topic": TOPIC, "partitions": [0, 2]}],
+            "timeout": 5_000,
+        },
+        "alter_partition_reassignments": {
+            "timeout": 5_000,
+            "allow_replication_factor_change": True,
+            "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": [1]}]}],
+        },
+        "list_partition_reassignments": {
+            "timeout": 5_000,
+            "topics": [{"name": TOPIC, "partition_indexes": [0]}],
+        },
         "offset_delete": {
             "group_id": ABSENT,
             "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0}]}],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,6 +164,24 @@ def test_a_broker_without_acls_says_so(kafka: Tools) -> None:
     assert f"SecurityDisabledException: {ErrorCode.SECURITY_DISABLED.meaning}" in kafka.refusal(
         tools.ACLS, "--list"
     )
+
+
+def test_leaders_are_in_their_places_already(kafka: Tools, tmp_path: Path) -> None:
+    kafka.create("led", 2)
+    assignment = tmp_path / "assignment.json"
+    partitions = [{"topic": "led", "partition": number, "replicas": [1]} for number in range(2)]
+    assignment.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    assert kafka(tools.REASSIGN, "--list") == "No partition reassignments found.\n"
+    moving = ("--reassignment-json-file", str(assignment))
+    assert "Successfully started" in kafka(tools.REASSIGN, "--execute", *moving)
+    verified = kafka(tools.REASSIGN, "--verify", *moving)
+    assert all(f"Reassignment of partition led-{number} is completed" in verified for number in range(2))
+    assert "reassignments are active" in kafka(tools.REASSIGN, "--cancel", *moving)
+    preferred = ("--election-type", "preferred")
+    assert kafka(tools.ELECTION, *preferred, "--all-topic-partitions") == ""
+    assert "already elected" in kafka(tools.ELECTION, *preferred, "--topic", "led", "--partition", "1")
+    told = kafka.refusal(tools.ELECTION, *preferred, "--topic", "absent", "--partition", "0")
+    assert "UnknownTopicOrPartitionException" in told
 
 
 def test_offsets_are_shown(kafka: Tools) -> None:

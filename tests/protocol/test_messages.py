@@ -42,6 +42,8 @@ KAFKA_KEYS = {
     "CreatePartitions": 37,
     "DeleteGroups": 42,
     "ElectLeaders": 43,
+    "AlterPartitionReassignments": 45,
+    "ListPartitionReassignments": 46,
     "IncrementalAlterConfigs": 44,
     "OffsetDelete": 47,
     "DescribeProducers": 61,

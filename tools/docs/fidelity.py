@@ -489,8 +489,8 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="timeouts of requests to the controller",
-        kafka="With a timeout of 0 or less, CreateTopics, DeleteTopics and CreatePartitions get "
-        "REQUEST_TIMED_OUT, and nothing is done.",
+        kafka="With a timeout of 0 or less, CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders and "
+        "AlterPartitionReassignments get REQUEST_TIMED_OUT, and nothing is done.",
         here="The timeout does not count.",
         because="The controller does everything within a step, so nothing can time out.",
         noticed="The topics are created, deleted or enlarged.",

@@ -239,7 +239,9 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     ),
     m.AllocateProducerIds: RequestRights((_CLUSTER_ACTION,)),
     m.BrokerRegistration: RequestRights((_CLUSTER_ACTION,)),
-    m.ElectLeaders: RequestRights((_CLUSTER_ACTION,)),  # an administrator's request in Kafka
+    m.ElectLeaders: RequestRights((_need(_R.CLUSTER, _O.ALTER),)),
+    m.AlterPartitionReassignments: RequestRights((_need(_R.CLUSTER, _O.ALTER),)),
+    m.ListPartitionReassignments: RequestRights((_need(_R.CLUSTER, _O.DESCRIBE),)),
     m.BrokerStatus: RequestRights((_need(_R.CLUSTER, _O.DESCRIBE),)),
     # Without ACLs, only clients of the same machine may send these (fault_requests.py).
     m.AddFaults: RequestRights((_need(_R.CLUSTER, _O.ALTER),)),

@@ -14,7 +14,8 @@ Rule: every grant is a record first, and nodes learn of it only from the log (cl
 #     CreateTopics               TopicCreated, TopicConfigured ...,     leads its share of them, in new logs
 #                                PartitionCreated ...
 #     CreatePartitions           PartitionCreated ...                   the same for the new ones
-#     ElectLeaders, Reassign     LeaderChanged ...                      reads the log again, or gives it up
+#     ElectLeaders, Reassign,    LeaderChanged ...                      reads the log again, or gives it up
+#     AlterPartitionReassignments
 #     IncrementalAlterConfigs    TopicConfigured ...                    keeps its logs by the new settings
 #     DeleteTopics               TopicRemoved                           drops the partitions and their files
 #     AllocateProducerIds        ProducerIdsAllocated                   -          the reply grants the block
@@ -208,6 +209,41 @@ def move(state: Controller, partition: TopicPartition, *, node_id: int) -> Clust
     if node_id not in state.brokers:
         return Refused(ErrorCode.INVALID_REQUEST, f"no node {node_id} is registered to lead {partition}")
     return Decision(entries=(_elect(state.topics[partition.topic], partition.partition, node_id),))
+
+
+def elect_preferred(state: Controller, request: m.ElectLeaders, *, to: ReplyTo) -> ClusterDecision:
+    """Elect nobody: each partition is led by its only replica."""
+    answers = tuple(
+        m.PartitionError(
+            topic=part.topic,
+            partition=part.partition,
+            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if state.leader(part) is None
+            else ErrorCode.ELECTION_NOT_NEEDED,
+        )
+        for part in request.partitions
+    )
+    return Decision(effects=(Reply(to, body=m.ElectLeadersReply(partitions=answers)),))
+
+
+def reassign(state: Controller, request: m.AlterPartitionReassignments, *, to: ReplyTo) -> ClusterDecision:
+    """Elect the nodes that partitions are assigned to, where they are not the leaders already."""
+    records: dict[TopicPartition, ClusterRecord] = {}
+    answers: list[m.PartitionError] = []
+    for wanted in request.partitions:
+        part = TopicPartition(wanted.topic, wanted.partition)
+        leader, error = state.leader(part), NO_ERROR
+        if leader is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif wanted.node_ids is None:
+            error = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        elif (problem := _replicas_problem(state, [wanted.node_ids])) is not None:
+            error = problem.error
+        elif wanted.node_ids[0] != leader.node_id:
+            records[part] = _elect(state.topics[part.topic], part.partition, wanted.node_ids[0])
+        answers.append(m.PartitionError(topic=part.topic, partition=part.partition, error=error))
+    reply = Reply(to, body=m.AlterPartitionReassignmentsReply(partitions=tuple(answers)))
+    return Decision(entries=tuple(records.values()), effects=(reply,))
 
 
 def _elect(topic: Topic, number: int, node_id: int) -> LeaderChanged:

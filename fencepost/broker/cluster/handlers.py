@@ -12,7 +12,17 @@ import attrs
 
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
-from fencepost.broker.contract import Assign, CleanLog, Reassign, Received, Refused, Remove, ReplyTo, Warn
+from fencepost.broker.contract import (
+    Assign,
+    CleanLog,
+    Reassign,
+    Received,
+    Refused,
+    Remove,
+    Reply,
+    ReplyTo,
+    Warn,
+)
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import InFlightElection
@@ -48,8 +58,23 @@ def alter_configs(node: Node, request: m.IncrementalAlterConfigs, to: ReplyTo, n
         _write(node, log, controller.alter_configs(node.cluster, request, to=to), now)
 
 
+def elect_preferred_leaders(node: Node, request: m.ElectLeaders, to: ReplyTo, now: int) -> None:
+    """ElectLeaders from a client."""
+    _control(node, controller.elect_preferred(node.cluster, request, to=to), to, now)
+
+
+def reassign(node: Node, request: m.AlterPartitionReassignments, to: ReplyTo, now: int) -> None:
+    """AlterPartitionReassignments."""
+    _control(node, controller.reassign(node.cluster, request, to=to), to, now)
+
+
+def list_reassignments(node: Node, request: m.ListPartitionReassignments, to: ReplyTo, now: int) -> None:
+    """ListPartitionReassignments."""
+    node.outcome.effects.append(Reply(to, body=m.ListPartitionReassignmentsReply()))
+
+
 def refuse_client(
-    node: Node, request: m.BrokerRegistration | m.ElectLeaders | m.AllocateProducerIds, to: ReplyTo, now: int
+    node: Node, request: m.BrokerRegistration | m.AllocateProducerIds, to: ReplyTo, now: int
 ) -> None:
     """Refuse a client that sends a request meant for nodes: it could take partitions away from a node, and
     use up producer ids. Kafka's clients do not reach its controller either.
