@@ -172,7 +172,7 @@ function columnsOf(run, unit) {
   const count = run.document.participants?.length || 1;
   const [least, usual] = LANE.map(scaled);
   return {
-    time: (Math.max(end.length, 6) * 0.88 + 3.2) * letter, // the cross of a broken rule stands before it
+    time: (Math.max(end.length, 6) * 0.88 + 3.8) * letter, // the cross of a broken rule stands before it
     lanes: { count, least: Math.min(usual, Math.max(least, (WORDS * letter) / count)), usual },
     bars: narrow(run.transactions),
     logs: narrow(run.partitions.map(shortName)),

@@ -31,7 +31,7 @@ function laneHead(geometry, lane, x, now) {
   const isTight = lettersOf(lane + word) * geometry.letter > 2 * (x - geometry.time);
   const left = x - geometry.lane / 2;
   const from = isTight ? Math.max(left, geometry.time) : left;
-  const width = left + geometry.lane - from;
+  const width = Math.min(left + geometry.lane, geometry.lanesEnd) - from;
   return { kind: "lane", name: lane, title: lane, now, word, left: from, width, letters: geometry.lettersIn(width) };
 }
 

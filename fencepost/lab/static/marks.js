@@ -40,6 +40,7 @@ function timeLabel(geometry, line) {
 
 // --- ground -------------------------------------------------------------------------------------------------------
 
+const [HEAD, HEAD_LATE] = [0.45, 0.62]; // rows: the length of an arrow's head
 const ID_LETTERS = 8; // of an id before the state of its transaction
 const LABEL_MIN = 5; // letters: where fewer fit, an offset says more than the beginning of a word
 const BANDS = new Set(["violation", "late", "fault", "refusal"]);
@@ -152,7 +153,7 @@ function loop({ unit }, { x1, y1, y2 }) {
 function head({ unit }, { message, x1, y1, x2, y2, kind }) {
   const own = message.source === message.target;
   const angle = own ? Math.PI * 0.97 : Math.atan2(y2 - y1, x2 - x1);
-  const long = unit * (kind === "late" ? 0.62 : 0.45);
+  const long = unit * (kind === "late" ? HEAD_LATE : HEAD);
   const point = (turn) => `${x2 - long * Math.cos(angle + turn)} ${y2 - long * Math.sin(angle + turn)}`;
   return html`<path class="arrow" d=${`M${x2} ${y2}L${point(0.42)}L${point(-0.42)}Z`} />`;
 }
@@ -181,7 +182,7 @@ function breach(geometry, number, line) {
   const x = geometry.lanes.get(step.lane);
   if (step.kind === "appended" && x !== undefined)
     return beside(geometry, x, line, { text, side: -1, kind: "loud late-text", gap: 14 });
-  const from = step.kind === "called" ? callEnd(geometry, step) : geometry.time;
+  const from = { called: callEnd(geometry, step), arrived: geometry.lanesEnd }[step.kind] ?? geometry.time;
   const fits = Math.floor((geometry.width - from - 16) / geometry.letter);
   return label(geometry, geometry.width - 8, line, shortened(text, fits), "loud late-text", "end");
 }
@@ -250,12 +251,13 @@ function arrival(geometry, step, line) {
       text: far ? `${message.number} ${message.label}` : `${message.number}`,
       side,
       kind: "small",
+      back: geometry.unit * HEAD + 6,
     });
   }
   const text = `${message.number} ${message.label}, ${message.late}`;
   return html`
     ${badge(geometry, x, line, side, "LATE")}
-    ${beside(geometry, x, line, { text, side, kind: "loud late-text", gap: 14 + 5.4 * geometry.letter, back: 8, end: edgeOf(geometry, step) })}`;
+    ${beside(geometry, x, line, { text, side, kind: "loud late-text", gap: 14 + 5.4 * geometry.letter, back: geometry.unit * HEAD_LATE + 6, end: edgeOf(geometry, step) })}`;
 }
 
 function badge(geometry, x, line, side, text) {
