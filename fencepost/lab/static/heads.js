@@ -10,17 +10,20 @@ const SILENT = { down: "crashed", paused: "paused", ended: "finished" };
 
 export function Heads({ geometry, run, step, side, onParticipant }) {
   const state = run.at(step);
-  const heads = [
-    ...[...geometry.lanes].map(([lane, x]) => laneHead(geometry, lane, x, state[`participant/${lane}`])),
-    ...[...geometry.bars].map(([id, x]) => columnHead(geometry, "txn", id, x, `Transaction ${id} at its coordinator`)),
-    ...[...geometry.logs].map(([log, x]) => columnHead(geometry, "log", shortName(log), x, `Log of ${log}`)),
+  const lanes = [...geometry.lanes].map(([lane, x]) => laneHead(geometry, lane, x, state[`participant/${lane}`]));
+  const kinds = [
+    columnHeads(geometry, "txn", geometry.bars, geometry.bar, (id) => `Transaction ${id} at its coordinator`),
+    columnHeads(geometry, "log", geometry.logs, geometry.log, (log) => `Log of ${log}`),
   ];
+  const heads = [...lanes, ...kinds.flatMap((kind) => kind.heads)];
+  const groups = kinds.filter(({ isApart }) => isApart);
   const needed = heads.map(({ name, letters }) => Math.ceil(lettersOf(name) / letters));
   const lines = Math.min(Math.max(...needed), LINES_MOST);
   const choose = onParticipant && ((name, anchor) => onParticipant({ name, step, side, anchor }));
   return html`
-    <div class="heads" style=${{ width: `${geometry.width}px`, fontSize: `${geometry.type}px`, "--lines": lines }}>
+    <div class="heads" style=${{ width: `${geometry.width}px`, fontSize: `${geometry.type}px`, "--lines": lines + (groups.length ? 1 : 0) }}>
       <span class="head time" style=${{ width: `${geometry.time}px` }} title="Virtual time in milliseconds">ms</span>
+      ${groups.map(({ kind, heads: [{ left }] }) => html`<span class="head kind" style=${{ left: `${left}px` }}>${kind}</span>`)}
       ${heads.map((head) => element(head, lines, choose))}
     </div>`;
 }
@@ -35,11 +38,16 @@ function laneHead(geometry, lane, x, now) {
   return { kind: "lane", name: lane, title: lane, now, word, left: from, width, letters: geometry.lettersIn(width) };
 }
 
-function columnHead(geometry, kind, short, left, title) {
-  const width = kind === "txn" ? geometry.bar : geometry.log;
+// The heads of transactions or of logs. What they are stands before each name, or apart where that has no room.
+function columnHeads(geometry, kind, places, width, titleOf) {
   const letters = geometry.lettersIn(width);
-  const full = `${kind} ${short}`;
-  return { kind, name: lettersOf(full) <= letters ? full : short, title, left, width, letters };
+  const names = [...places.keys()].map(shortName);
+  const isApart = names.some((name) => lettersOf(`${kind} ${name}`) > letters);
+  const heads = [...places].map(([id, left], place) => {
+    const name = isApart ? names[place] : `${kind} ${names[place]}`;
+    return { kind, name, title: titleOf(id), left, width, letters };
+  });
+  return { kind, heads, isApart };
 }
 
 function element({ kind, name, title, now, word, left, width, letters }, lines, choose) {

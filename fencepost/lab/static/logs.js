@@ -91,19 +91,18 @@ function readersOf(run, state, partition) {
 }
 
 function TransactionLog({ run, step, id }) {
-  const all = run.changed.get(`txn/${id}`) ?? [];
-  const place = placeAt(all, step);
-  const shown = all.slice(Math.max(0, place + 1 - WORDS), place + 1).filter(({ value }) => value);
+  const known = run.changed.get(`txn/${id}`) ?? [];
+  const states = known.slice(0, placeAt(known, step) + 1).filter(({ value }) => value);
+  const all = states.map(({ value }) => ({ state: spaced(value.state), rest: `${value.producer}/${value.epoch}${partitionsOf(value)}` }));
+  // What the coordinator only remembers, such as which markers are missing, is no record.
+  const written = all.filter(({ state, rest }, place) => state !== all[place - 1]?.state || rest !== all[place - 1].rest);
+  const shown = written.slice(-WORDS);
   return html`
     <div class="strip words">
       <h3>__transaction_state <small>${id}</small></h3>
       <ol class="said" aria-label=${`What the transaction log says of ${id}`}>
-        ${place + 1 > WORDS && html`<li class="more">…</li>`}
-        ${shown.map(
-          ({ step: at, value }, nth) => html`
-          <li key=${at} class=${nth === shown.length - 1 ? "newest" : ""}>
-            <b>${spaced(value.state)}</b> ${value.producer}/${value.epoch}${partitionsOf(value)}</li>`,
-        )}
+        ${written.length > WORDS && html`<li class="more">…</li>`}
+        ${shown.map(({ state, rest }, nth) => html`<li key=${nth} class=${nth === shown.length - 1 ? "newest" : ""}><b>${state}</b> ${rest}</li>`)}
         ${shown.length === 0 && html`<li class="more">nothing yet</li>`}
       </ol>
     </div>`;

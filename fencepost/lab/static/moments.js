@@ -4,9 +4,10 @@
 // the newest are taken.
 
 import { html } from "lab/html.js";
-import { useMemo } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { icon } from "lab/icons.js";
 import { useName } from "lab/side_name.js";
+import { bringIntoSight } from "lab/sight.js";
 import { brief, FLAGS, mainFlag, milliseconds } from "lab/words.js";
 
 const MOST = 6;
@@ -24,13 +25,18 @@ const WEIGHTS = [
 export function Moments({ run, version, step, isNewest, onStep }) {
   const name = useName("Key moments");
   const moments = useMemo(() => momentsOf(run, isNewest), [run, version, isNewest]);
+  const row = useRef(null);
+  useLayoutEffect(() => {
+    const current = row.current?.querySelector("[aria-current]");
+    if (current) bringIntoSight(row.current, current);
+  }, [moments, step]);
   if (!moments.length) return null;
   return html`
-    <nav class="moments" aria-label=${name} data-testid="moments">
+    <nav class="moments" ref=${row} aria-label=${name} data-testid="moments">
       ${moments.map(
         ({ number, flag, text }) => html`
         <button key=${number} class=${`moment ${flag}`} aria-current=${number === step ? "step" : null} onClick=${() => onStep(number)}>
-          <span class="what">${icon(flag)} ${FLAGS[flag].word}</span> <span class="when">${milliseconds(run.steps[number].at)} ms</span>
+          <span class="what">${icon(flag)} ${FLAGS[flag].word}</span> <span class="when">${milliseconds(run.steps[number].at)}<span class="unit"> ms</span></span>
           <span class="note">${text}</span>
         </button>`,
       )}

@@ -1,12 +1,19 @@
 // The bundled scenarios: their names, what each teaches, and their variants; above them the one of the editor, while it
 // is shown. It may have the title of a bundled one, of which it is a copy.
 
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { html } from "lab/html.js";
+import { bringIntoSight } from "lab/sight.js";
 
 export function ScenarioList({ scenarios, asked, shown, choose, edit }) {
+  const list = useRef(null);
+  useLayoutEffect(() => {
+    const chosen = list.current.querySelector(".open");
+    if (chosen) bringIntoSight(list.current.parentElement, chosen);
+  }, []);
   return html`
     <p class="hint">Each scenario is a run of a whole cluster, and shows what can go wrong there. Choose one, and press <b>▶</b> or <kbd>→</kbd>.</p>
-    <ol class="scenarios" data-testid="scenario-list">
+    <ol class="scenarios" ref=${list} data-testid="scenario-list">
       ${asked.text !== null && html`
         <li class="open" data-testid="own-scenario">
           <p class="scenario" aria-current="true">${shown.title} <span class="badge setting">yours</span></p>

@@ -30,7 +30,7 @@ export function SpaceTime({
   const scroller = useRef(null);
   const { width, height } = useSize(scroller);
   const geometry = useMemo(
-    () => new Geometry(run, rows, { width: width - 2, unit }),
+    () => new Geometry(run, rows, { width, unit }),
     [run, version, rows, width, unit],
   );
   const [wanted, setFirst] = useState(0);

@@ -253,6 +253,11 @@ def test_a_page_that_is_loaded_again_shows_the_same_run(run: RunPage, page: Page
     expect(run.by("panel-space-time")).to_have_count(2)
 
 
+def test_the_list_opens_at_the_scenario_of_the_address(page: Page, server: LabProcess) -> None:
+    RunPage.at(page, f"{server.address}#scenario=zombie_coordinator")
+    expect(page.locator(".scenarios .lesson-text")).to_be_in_viewport(ratio=0.9)
+
+
 def test_an_address_of_another_run_opens_that_run(run: RunPage, page: Page) -> None:
     run.evaluate("location.hash = 'scenario=late_end_txn&variant=2&step=7'")
     expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("^late EndTxn"))
@@ -303,6 +308,13 @@ def test_a_printed_lab_shows_the_run_alone(run: RunPage, page: Page) -> None:
     page.emulate_media(media="print")
     expect(page.get_by_role("heading", level=1)).to_be_in_viewport()
     expect(page.locator(".aside")).to_be_hidden()
+
+
+def test_moments_that_say_the_same_are_told_apart_by_their_times(page: Page, server: LabProcess) -> None:
+    page.set_viewport_size({"width": 1366, "height": 768})
+    RunPage.at(page, f"{server.address}#scenario=coordinator_crash_in_commit&variant=30")
+    moments = page.locator(".moment").all_inner_texts()
+    assert len(set(moments)) == len(moments) == 6
 
 
 def test_a_phone_shows_the_run_below_a_list_that_scrolls(run: RunPage, page: Page) -> None:

@@ -143,6 +143,37 @@ def test_panels_show_logs_states_and_readers_after_the_late_commit(run: RunPage)
     run.sees("why", "G1a")
 
 
+def test_the_transaction_log_has_a_record_for_each_change_and_none_for_an_acknowledged_marker(
+    page: Page, tmp_path: Path
+) -> None:
+    run = RunPage.opened(page, tmp_path, [document_of("zombie_coordinator")])
+    run.click("last")
+    said = [" ".join(each.split()) for each in page.locator(".said li").all_inner_texts()]
+    assert said[-2:] == ["Prepare Commit 1000/1 {t-0, t-1, t-2}", "Complete Commit 1000/1"]
+    assert len(set(said)) == len(said)
+
+
+def test_columns_without_room_say_once_what_they_are(page: Page, tmp_path: Path) -> None:
+    """A client and a transactional id may have the same name."""
+    page.set_viewport_size({"width": 1366, "height": 768})
+    run = RunPage.opened(page, tmp_path, [document_of("rebalance_in_a_transaction")])
+    assert page.locator(".head.kind").all_inner_texts() == ["txn", "log"]
+    page.goto("about:blank")
+    RunPage.opened(page, tmp_path, [late()])
+    assert page.locator(".head.txn, .head.log").all_inner_texts() == ["txn app", "log t-0"]
+    expect(run.page.locator(".head.kind")).to_have_count(0)
+
+
+def test_the_moment_that_is_shown_is_in_sight(page: Page, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    run = RunPage.opened(page, tmp_path, [document_of("zombie_fencing")])
+    current = page.locator(".moment[aria-current]")
+    expect(current).to_be_in_viewport(ratio=0.99)
+    run.click("first", "next-refusal")
+    run.press("Shift+f")
+    expect(current).to_be_in_viewport(ratio=0.99)
+
+
 def test_the_filter_shows_one_transactional_id(page: Page, tmp_path: Path) -> None:
     document = document_of("commit_beats_timeout")
     ids = [each["transactional_id"] for each in document["producers"] if each["transactional_id"]]
