@@ -1,9 +1,10 @@
 // The editor of scenarios: text with line numbers, completion, and the command line's error at its line. Text that was not
 // run is marked, because the page shows another run.
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { completions, firstBlank } from "lab/completion.js";
 import { html } from "lab/html.js";
+import { bringIntoSight } from "lab/sight.js";
 
 const CHECK_MS = 250; // after the last key
 
@@ -13,6 +14,7 @@ export function Editor({ api, vocabulary, text, setText, play, shown, discard })
   const [offered, offer] = useState([]);
   const [chosen, setChosen] = useState(0);
   const field = useRef(null);
+  const list = useRef(null);
   const gutter = useRef(null);
 
   useEffect(() => {
@@ -28,6 +30,10 @@ export function Editor({ api, vocabulary, text, setText, play, shown, discard })
       clearTimeout(timer);
     };
   }, [text]);
+
+  useLayoutEffect(() => {
+    if (offered.length > 0) bringIntoSight(list.current, list.current.children[chosen]);
+  }, [offered, chosen]);
 
   const line = check && !check.ok ? Number(/\bline (\d+)/.exec(check.error)?.[1] ?? 0) : 0;
   const variants = check?.ok ? check.variants : [];
@@ -92,7 +98,7 @@ export function Editor({ api, vocabulary, text, setText, play, shown, discard })
             suggest();
           }}></textarea>
       </div>
-      <ul class="completions" id="completions" role="listbox" aria-label="Completions" data-testid="completions" hidden=${offered.length === 0}>
+      <ul class="completions" id="completions" ref=${list} role="listbox" aria-label="Completions" data-testid="completions" hidden=${offered.length === 0}>
         ${offered.map((each, place) => html`
           <li key=${`${each.label} ${each.insert}`} id=${`completion-${place}`} role="option" aria-selected=${place === chosen ? "true" : "false"}
             onMouseDown=${(event) => {

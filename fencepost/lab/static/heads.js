@@ -55,5 +55,5 @@ function element({ kind, name, title, now, word, left, width, letters }, lines, 
   const inside = html`${briefName(name, letters * lines)}${word && html` <b class=${isSaid ? `silent-word ${now}` : "sr-only"}>${word}</b>`}`;
   const shown = { class: `head ${kind}`, style: { left: `${left}px`, width: `${width}px` }, title };
   if (kind !== "lane" || !choose) return html`<span ...${shown}>${inside}</span>`;
-  return html`<button ...${shown} data-participant=${name} onClick=${(event) => choose(name, event.currentTarget.getBoundingClientRect())}>${inside}</button>`;
+  return html`<button ...${shown} data-participant=${name} aria-label=${`${name}${word && ` ${word}`}: what if …`} onClick=${(event) => choose(name, event.currentTarget.getBoundingClientRect())}>${inside}</button>`;
 }

@@ -15,6 +15,7 @@ import { Menu } from "lab/menu.js";
 import { load } from "lab/run.js";
 import { ScenarioList } from "lab/scenarios.js";
 import { Searches, useSearch } from "lab/searches.js";
+import { Tabs } from "lab/tabs.js";
 import { RunView } from "lab/view.js";
 import { WhatIf } from "lab/whatif.js";
 
@@ -31,13 +32,6 @@ export async function start(boot, root) {
   });
   render(html`<${Lab} api=${api} scenarios=${scenarios} vocabulary=${vocabulary} first=${first} />`, root);
 }
-
-const TABS = [
-  ["scenarios", "Scenarios"],
-  ["whatif", "What if"],
-  ["editor", "Editor"],
-  ["search", "Search"],
-];
 
 function Lab({ api, scenarios, vocabulary, first }) {
   const asking = useAsked(first.asked);
@@ -128,6 +122,9 @@ function Lab({ api, scenarios, vocabulary, first }) {
   const { runs, divergence = null } = beside && shown.runs.length > 1 ? shown : { runs: shown.runs.slice(-1) };
   const isOwn = shown.asked.text !== null && !shown.isTrace;
   const { title } = shown.runs[0].document;
+  useEffect(() => {
+    document.title = `${title} - Fencepost lab`;
+  }, [title]);
   // What a change leaves as it is: the reader stays at the step.
   const told = shown.isTrace || isOwn ? `${isOwn} ${title}` : `${shown.asked.scenario} ${shown.asked.variant}`;
   const panels = {
@@ -136,12 +133,14 @@ function Lab({ api, scenarios, vocabulary, first }) {
     editor: () => html`<${Editor} api=${api} vocabulary=${vocabulary} text=${text ?? original} setText=${write} play=${play} shown=${draft && title} discard=${() => write(original)} />`,
     search: () => html`<${Searches} search=${search} open=${open} attempt=${attempt} switches=${first.switches} workloads=${vocabulary.workloads} />`,
   };
+  const tabs = [
+    ["scenarios", "Scenarios"],
+    ["whatif", html`What if${changed(asked) > 0 && html`<b class="count" title="changes">${changed(asked)}</b>`}`],
+    ["editor", html`Editor${draft && html`<b class="count" title="text that was not run"><span aria-hidden="true">✎</span><span class="sr-only"> not run</span></b>`}`],
+    ["search", "Search"],
+  ];
   const aside = html`
-    <div class="tabs" role="tablist" aria-label="Lab">
-      ${TABS.map(([id, words]) => html`
-        <button key=${id} role="tab" id=${`tab-${id}`} data-testid=${`tab-${id}`} aria-selected=${tab === id ? "true" : "false"} aria-controls="lab-panel" onClick=${() => setTab(id)}>
-          ${words}${id === "whatif" && changed(asked) ? html`<b class="count" title="changes">${changed(asked)}</b>` : null}${id === "editor" && draft ? html`<b class="count" title="text that was not run"><span aria-hidden="true">✎</span><span class="sr-only"> not run</span></b>` : null}</button>`)}
-    </div>
+    <${Tabs} label="Lab" tabs=${tabs} selected=${tab} select=${setTab} panel="lab-panel" />
     ${problem && html`<p class="refused" role="alert" data-testid="problem">${problem} <button onClick=${() => setProblem("")} aria-label="Dismiss">✕</button></p>`}
     <div class=${`lab-panel ${tab}`} id="lab-panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} aria-busy=${isBusy ? "true" : "false"}>${panels[tab]()}</div>`;
   const panelSwitch = html`

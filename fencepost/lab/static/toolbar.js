@@ -12,7 +12,7 @@ export function Toolbar({ timeline, version, player, jump }) {
   const { place, steps, go, move, playing, toggle } = player;
   const [run] = timeline.runs;
   return html`
-    <header class="toolbar"><div class="tools" role="toolbar" aria-label="Steps of the run">
+    <header class="toolbar"><div class="tools" role="group" aria-label="Steps of the run">
       <div class="group">
         ${button({ id: "first", label: "First step (Home)", onClick: () => go(0), picture: "first" })}
         ${button({ id: "back", label: "Step back (left arrow)", onClick: () => move(-1), picture: "back", disabled: place === 0 })}
@@ -21,7 +21,7 @@ export function Toolbar({ timeline, version, player, jump }) {
         ${button({ id: "last", label: "Last step (End)", onClick: () => go(timeline.last), picture: "last" })}
       </div>
       <${Scrub} timeline=${timeline} version=${version} place=${place} go=${go} />
-      <output class="counter" data-testid="step-counter">${steps.map((step, side) => `step ${step} of ${timeline.runs[side].last}`).join(" | ")}<small>${milliseconds(run.steps[steps[0]]?.at ?? 0)} ms</small></output>
+      <p class="counter" data-testid="step-counter">${steps.map((step, side) => `step ${step} of ${timeline.runs[side].last}`).join(" | ")}<small>${milliseconds(run.steps[steps[0]]?.at ?? 0)} ms</small></p>
       <div class="group jumps" role="group" aria-label="Next">
         <span class="word">next</span>
         ${JUMPS.map((flag) => jumpButton(timeline, place, flag, jump))}

@@ -9,7 +9,7 @@ export function Verdict({ run, isOwn, onStep, children }) {
   const first = broken.find(({ step }) => step != null);
   return html`
     <header class="verdict">
-      <h1>${title}</h1>
+      <h1 tabindex="-1">${title}</h1>
       ${isOwn && html`<span class="badge setting">yours</span>`}
       ${
         rules.length > 0 &&

@@ -65,6 +65,7 @@ export function RunView({
   const shared = { version, timeline, player, look, hooks, following, isOwn };
   return html`
     <div class=${`view ${isBeside ? "beside" : "single"} ${aside ? "with-aside" : ""}`}>
+      ${aside && html`<button class="skip" onClick=${() => document.querySelector(".verdict h1").focus()}>Skip to the run</button>`}
       <${Definitions} />
       <${Toolbar} timeline=${timeline} version=${version} player=${player} jump=${jump} />
       ${

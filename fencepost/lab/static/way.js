@@ -15,7 +15,7 @@ export function Way({ run, step, number: at, side, onStep, onMessage }) {
     onMessage({ number, step: at, side, anchor: event.currentTarget.getBoundingClientRect() });
   return html`
     <p class="way-of"><span>Message ${number}</span>
-      ${go(run, onStep, "left", sent)}
+      ${go(run, onStep, "sent", sent)}
       ${ended != null && go(run, onStep, arrived == null ? "lost" : "arrived", ended)}
       ${took !== null && html`<span>after ${took} ms</span>`}
       ${answers != null && go(run, onStep, `its request ${answers}`, run.messages.get(answers)?.sent)}
@@ -27,5 +27,5 @@ export function Way({ run, step, number: at, side, onStep, onMessage }) {
 
 function go(run, onStep, words, step) {
   if (step == null) return null;
-  return html`<button title=${`Step ${step}, ${milliseconds(run.steps[step].at)} ms`} onClick=${() => onStep(step)}>${words}</button>`;
+  return html`<button title=${`Go to step ${step}, ${milliseconds(run.steps[step].at)} ms`} onClick=${() => onStep(step)}>${words}</button>`;
 }

@@ -301,6 +301,61 @@ def test_a_copy_with_the_title_of_a_bundled_scenario_is_told_apart(run: RunPage,
     expect(run.by("own-scenario")).to_have_count(0)
 
 
+# --- the keyboard and the screen reader ---------------------------------------------------------------------
+
+
+def test_the_lab_is_driven_with_the_keyboard_alone(run: RunPage, page: Page) -> None:
+    run.click("first")
+    run.press("Tab")
+    while run.evaluate("document.activeElement.role") != "tab":
+        run.press("Tab")
+    run.press("ArrowRight")  # moves between tabs, not between steps
+    expect(run.by("tab-whatif")).to_be_focused()
+    run.by("switch-dedup").focus()
+    run.press("Space")
+    run.sees("outcome", "now breaks duplicate")
+    run.is_at(0)
+    run.by("tab-whatif").focus()
+    run.press("ArrowLeft", "ArrowLeft", "End", "Home", "ArrowRight", "ArrowRight")
+    expect(run.by("tab-editor")).to_be_focused()
+    expect(run.by("run-text")).to_be_enabled()
+    run.press("Tab")
+    expect(run.by("run-text")).to_be_focused()
+
+
+def test_the_first_stop_of_a_keyboard_leads_past_the_list(run: RunPage, page: Page) -> None:
+    page.reload()
+    expect(run.by("step-counter")).to_be_visible()
+    run.press("Tab")
+    expect(page.get_by_role("button", name="Skip to the run")).to_be_focused()
+    run.press("Enter", "Tab")
+    assert run.evaluate("document.activeElement.closest('.side') !== null")
+
+
+def test_names_say_what_a_button_does(run: RunPage, page: Page) -> None:
+    expect(page.get_by_role("button", name="node 1: what if …")).to_be_visible()
+    message = run.by("why").get_by_role("button")
+    run.press("Home")
+    while not message.count():
+        run.press("ArrowRight")
+    assert message.first.get_attribute("title") == "Go to step 1, 1.200 ms"
+    expect(message.first).to_have_text("sent")
+    assert page.title() == "duplicate after a lost acknowledgement - Fencepost lab"
+
+
+def test_a_step_is_said_once(run: RunPage, page: Page) -> None:
+    run.press("ArrowRight")
+    said = page.locator("output, [role=status], [aria-live=polite]").filter(has_text="tep ")
+    expect(said).to_have_count(1)
+
+
+def test_the_chosen_completion_is_in_sight(run: RunPage, page: Page) -> None:
+    run.click("tab-editor")
+    run.by("editor").fill('name = "x"\n[[fault]]\nwhen = "')
+    run.press("Control+Space", *["ArrowDown"] * 15)
+    expect(page.locator("[role=option][aria-selected=true]")).to_be_in_viewport(ratio=0.9)
+
+
 # --- the page -----------------------------------------------------------------------------------------------
 
 
