@@ -1,7 +1,5 @@
 // Questions to the lab's server. Rule: every question carries the token, and every refusal is a sentence to show.
 
-export class Refused extends Error {}
-
 export class Api {
   constructor(token) {
     this.token = token;
@@ -25,10 +23,10 @@ export class Api {
     try {
       response = await fetch(`api/${path}`, { ...options, headers });
     } catch {
-      throw new Refused("The lab does not answer. Is `fencepost lab` still running?");
+      throw new Error("The lab does not answer. Is `fencepost lab` still running?");
     }
     const answer = await response.json();
-    if (!response.ok) throw new Refused(answer.error ?? `The lab answered ${response.status}.`);
+    if (!response.ok) throw new Error(answer.error ?? `The lab answered ${response.status}.`);
     return answer;
   }
 }

@@ -21,22 +21,23 @@ const [COLUMN, ROW, WIDE, HIGH] = [216, 78, 192, 36];
 
 export function Coordinator({ run, step, state }) {
   const [chosen, choose] = useState(null);
-  const current = chosen ?? lately(run, step);
-  const known = current === null ? null : state[`txn/${current}`];
-  if (current === null)
+  const latest = lately(run, step);
+  if (latest === null)
     return html`<${Panel} id="panel-coordinator" title="Transaction coordinator"><p class="more">This run has no transactions.</p><//>`;
+  const current = chosen ?? latest;
+  const known = state[`txn/${current}`];
   return html`
     <${Panel} id="panel-coordinator" title="Transaction coordinator" note=${known?.node ? `on ${known.node}` : ""} kind="coordinator">
       ${
         run.transactions.length > 1 &&
         html`
         <label class="choice">transaction <select value=${chosen ?? ""} onChange=${(event) => choose(event.target.value || null)}>
-          <option value="">the latest (${current ?? "none"})</option>
+          <option value="">the latest (${latest})</option>
           ${run.transactions.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}
         </select></label>`
       }
       <div class="known"><${Diagram} machine=${run.document.machine ?? { states: [], arrows: [] }} ...${moves(run, current, step)} />
-      ${current !== null && html`<${Facts} id=${current} known=${known} />`}</div>
+      <${Facts} id=${current} known=${known} /></div>
     <//>`;
 }
 

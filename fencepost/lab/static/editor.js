@@ -90,7 +90,7 @@ export function Editor({ api, vocabulary, text, setText, play, shown, discard })
         <p class="not-run" data-testid="not-run">Not run yet: the page shows <b>${shown}</b>. <button data-testid="discard" onClick=${discard}>Discard the changes</button></p>`}
       <div class="paper">
         <ol class="lines" ref=${gutter} aria-hidden="true">${Array.from({ length: lines }, (_, at) => html`<li key=${at} class=${at + 1 === line ? "wrong" : ""}>${at + 1}</li>`)}</ol>
-        <textarea data-testid="editor" aria-label="Scenario (TOML)" aria-autocomplete="list" aria-controls="completions" aria-invalid=${check?.ok === false ? "true" : "false"}
+        <textarea data-testid="editor" aria-label="Scenario (TOML)" aria-autocomplete="list" aria-controls="completions" aria-invalid=${check?.ok === false}
           aria-activedescendant=${offered.length > 0 ? `completion-${chosen}` : undefined}
           spellcheck=${false} wrap="off" ref=${field} value=${text} onKeyDown=${press} onScroll=${scroll} onBlur=${() => offer([])}
           onInput=${(event) => {
@@ -100,7 +100,7 @@ export function Editor({ api, vocabulary, text, setText, play, shown, discard })
       </div>
       <ul class="completions" id="completions" ref=${list} role="listbox" aria-label="Completions" data-testid="completions" hidden=${offered.length === 0}>
         ${offered.map((each, place) => html`
-          <li key=${`${each.label} ${each.insert}`} id=${`completion-${place}`} role="option" aria-selected=${place === chosen ? "true" : "false"}
+          <li key=${`${each.label} ${each.insert}`} id=${`completion-${place}`} role="option" aria-selected=${place === chosen}
             onMouseDown=${(event) => {
               event.preventDefault();
               take(each);

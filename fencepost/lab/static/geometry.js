@@ -40,7 +40,7 @@ export class Geometry {
     const { time, lanes, bars, logs } = columnsOf(run, unit);
     const [least, usual] = ["least", "usual"].map((size) => total([lanes, bars, logs], size));
     const room = width - time;
-    const part = Math.max(0, Math.min((room - least) / (usual - least), 1));
+    const part = Math.max(0, Math.min((room - least) / Math.max(usual - least, 1), 1));
     const spare = Math.max(0, room - usual);
     const sized = (kind, share, most) => {
       const own = kind.least + (kind.usual - kind.least) * part;
@@ -77,10 +77,6 @@ export class Geometry {
 
   isShown(step) {
     return this.rows[this.rowOf(step)] === step;
-  }
-
-  y(step) {
-    return (this.rowOf(step) + 0.5) * this.unit;
   }
 
   get height() {

@@ -18,7 +18,7 @@ export function Heads({ geometry, run, step, side, onParticipant }) {
   const heads = [...lanes, ...kinds.flatMap((kind) => kind.heads)];
   const groups = kinds.filter(({ isApart }) => isApart);
   const needed = heads.map(({ name, letters }) => Math.ceil(lettersOf(name) / letters));
-  const lines = Math.min(Math.max(...needed), LINES_MOST);
+  const lines = Math.min(Math.max(1, ...needed), LINES_MOST);
   const choose = onParticipant && ((name, anchor) => onParticipant({ name, step, side, anchor }));
   return html`
     <div class="heads" style=${{ width: `${geometry.width}px`, fontSize: `${geometry.type}px`, "--lines": lines + (groups.length ? 1 : 0) }}>

@@ -52,7 +52,7 @@ export function Help({ isOpen, close }) {
       <dl class="keys">${KEYS.map(({ shown, words }) => html`<div key=${shown}><dt><kbd>${shown}</kbd></dt><dd>${words}</dd></div>`)}</dl>
       <h2>Signs</h2>
       <dl class="signs">
-        ${Object.entries(FLAGS).map(([flag, { word }]) => html`<div key=${flag}><dt class=${`flag ${flag}`}>${icon(flag)}</dt><dd>${word}</dd></div>`)}
+        ${Object.entries(FLAGS).map(([flag, word]) => html`<div key=${flag}><dt class=${`flag ${flag}`}>${icon(flag)}</dt><dd>${word}</dd></div>`)}
         ${Object.entries(STATES)
           .filter(([state]) => state !== "plain")
           .map(

@@ -12,7 +12,7 @@ import { Editor } from "lab/editor.js";
 import { html } from "lab/html.js";
 import { useKept } from "lab/kept.js";
 import { Menu } from "lab/menu.js";
-import { load } from "lab/run.js";
+import { Run } from "lab/run.js";
 import { ScenarioList } from "lab/scenarios.js";
 import { Searches, useSearch } from "lab/searches.js";
 import { Tabs } from "lab/tabs.js";
@@ -142,9 +142,9 @@ function Lab({ api, scenarios, vocabulary, first }) {
   const aside = html`
     <${Tabs} label="Lab" tabs=${tabs} selected=${tab} select=${setTab} panel="lab-panel" />
     ${problem && html`<p class="refused" role="alert" data-testid="problem">${problem} <button onClick=${() => setProblem("")} aria-label="Dismiss">✕</button></p>`}
-    <div class=${`lab-panel ${tab}`} id="lab-panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} aria-busy=${isBusy ? "true" : "false"}>${panels[tab]()}</div>`;
-  const panelSwitch = html`
-    <button data-testid="toggle-panel" aria-pressed=${isOpen ? "true" : "false"} title="Scenarios, what if, editor and search: show or hide them" onClick=${() => setOpen(!isOpen)}>Lab</button>`;
+    <div class=${`lab-panel ${tab}`} id="lab-panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} aria-busy=${isBusy}>${panels[tab]()}</div>`;
+  const panelSwitch = () => html`
+    <button data-testid="toggle-panel" aria-pressed=${isOpen} title="Scenarios, what if, editor and search: show or hide them" onClick=${() => setOpen(!isOpen)}>Lab</button>`;
   return html`
     <${RunView} runs=${runs} isOwn=${isOwn} story=${told} divergence=${divergence} aside=${isOpen && aside} toolbarExtras=${panelSwitch} onMessage=${shown.isTrace ? undefined : setMenu} onParticipant=${shown.isTrace ? undefined : setMenu} />
     ${menu && html`<${Menu} chosen=${menu} run=${runs[menu.side]} add=${add} close=${() => setMenu(null)} />`}`;
@@ -157,5 +157,5 @@ async function answered(api, asked) {
 }
 
 function shownOf({ document, left, right, ...rest }) {
-  return { runs: (document ? [document] : [left, right]).map(load), ...rest };
+  return { runs: (document ? [document] : [left, right]).map((each) => new Run(each)), ...rest };
 }

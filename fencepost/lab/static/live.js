@@ -6,7 +6,7 @@
 import { render } from "preact";
 import { Api } from "lab/api.js";
 import { html } from "lab/html.js";
-import { load } from "lab/run.js";
+import { Run } from "lab/run.js";
 import { RunView } from "lab/view.js";
 
 const STEPS_MAX = 20000; // more than the server keeps, so that a reader who stepped back has time to look around
@@ -57,7 +57,7 @@ class LivePage {
     }
     // A reader who stepped back keeps what they look at, also when the lab no longer has it or the page is full.
     if (document !== null && (this.run === null || this.isTied)) {
-      this.run = document.steps.length ? load(document) : null;
+      this.run = document.steps.length ? new Run(document) : null;
       this.mark = this.run ? mark : "";
     } else if (growth === null || isFull) {
       this.status = { stage: "waiting", text: "stopped here, because you look at earlier steps: jump to live to go on" };

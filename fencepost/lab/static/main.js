@@ -4,7 +4,7 @@
 
 import { render } from "preact";
 import { html } from "lab/html.js";
-import { load } from "lab/run.js";
+import { Run } from "lab/run.js";
 import { unpacked } from "lab/packed.js";
 import { RunView } from "lab/view.js";
 
@@ -16,7 +16,7 @@ const MODES = {
 
 async function startFile(boot, root) {
   const { documents, divergence = null } = await unpacked(document.getElementById("runs").textContent);
-  render(html`<${RunView} runs=${documents.map(load)} divergence=${divergence} />`, root);
+  render(html`<${RunView} runs=${documents.map((each) => new Run(each))} divergence=${divergence} />`, root);
 }
 
 const boot = JSON.parse(document.getElementById("boot").textContent);

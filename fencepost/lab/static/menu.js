@@ -39,7 +39,7 @@ function OfMessage({ chosen, run, add }) {
   const later = useMemo(() => (message ? pointsAfter(run, message.sent) : []), [run, message]);
   const [until, setUntil] = useState(later[0]?.point ?? "");
   if (!message) return html`<h2 id="whatif-title">No message</h2><p>Nothing is sent or received at this step: step to a message, or click one.</p>`;
-  const isRequest = message.answers === null || message.answers === undefined;
+  const isRequest = message.answers == null;
   const title = html`<h2 id="whatif-title">What if this ${isRequest ? "request" : "reply"} …</h2>
     <p class="about"><b>${message.label}</b> (${message.number}), ${message.source} → ${message.target}</p>`;
   if (!point) return html`${title}<p>No fault can strike this message: no point of the protocol names it.</p>`;

@@ -36,7 +36,7 @@ export function Moments({ run, version, step, isNewest, onStep }) {
       ${moments.map(
         ({ number, flag, text }) => html`
         <button key=${number} class=${`moment ${flag}`} aria-current=${number === step ? "step" : null} onClick=${() => onStep(number)}>
-          <span class="what">${icon(flag)} ${FLAGS[flag].word}</span> <span class="when">${milliseconds(run.steps[number].at)}<span class="unit"> ms</span></span>
+          <span class="what">${icon(flag)} ${FLAGS[flag]}</span> <span class="when">${milliseconds(run.steps[number].at)}<span class="unit"> ms</span></span>
           <span class="note">${text}</span>
         </button>`,
       )}

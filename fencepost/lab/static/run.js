@@ -1,8 +1,7 @@
 // A run as the page reads it: the document, and the state of everything after each of its steps.
 //
 // Rule: nothing is simulated here. A state is the sum of the `changes` of all steps up to one; a copy of it is
-// kept every KEYFRAME steps, so that any step is at most that many additions away. No window, no DOM: this
-// module also runs in a test.
+// kept every KEYFRAME steps, so that any step is at most that many additions away. No window, no DOM.
 
 const KEYFRAME = 256;
 const NOTHING = Object.freeze([]);
@@ -17,10 +16,6 @@ const OPENING = ["late", "violation", "refusal", "again", "fault", "lost"];
 // Refusals that say "not yet" or "first do this": every run has some.
 const ROUTINE =
   /CONCURRENT_TRANSACTIONS|MEMBER_ID_REQUIRED|REBALANCE_IN_PROGRESS|NOT_COORDINATOR|COORDINATOR_LOAD_IN_PROGRESS|NOT_LEADER/;
-
-export function load(document) {
-  return new Run(document);
-}
 
 export class Run {
   constructor(document) {

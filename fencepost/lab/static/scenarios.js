@@ -28,7 +28,7 @@ function Story({ story, isOpen, variant, choose, edit }) {
   const { name, title, lesson, variants, text } = story;
   return html`
     <li class=${isOpen ? "open" : ""}>
-      <button class="scenario" data-scenario=${name} aria-current=${isOpen ? "true" : "false"} onClick=${() => choose({ scenario: name })}>${title}</button>
+      <button class="scenario" data-scenario=${name} aria-current=${isOpen} onClick=${() => choose({ scenario: name })}>${title}</button>
       ${isOpen && html`
         <p class="lesson-text">${lesson}</p>
         ${variants.length > 1 && html`

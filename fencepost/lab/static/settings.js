@@ -21,9 +21,9 @@ export function Settings({ run, player, look, filter, setFilter, setHelp, extras
       <label>zoom <select data-testid="zoom" value=${look.zoom} onChange=${(event) => look.setZoom(Number(event.target.value))}>
         ${look.zooms.map((zoom) => html`<option key=${zoom} value=${zoom}>${Math.round(zoom * 100)} %</option>`)}
       </select></label>
-      <button data-testid="large-type" aria-pressed=${look.large ? "true" : "false"} title="Large type, for a lecture hall (L)" onClick=${look.toggleLarge}>A<span class="bigger">A</span><span class="sr-only"> large type</span></button>
+      <button data-testid="large-type" aria-pressed=${look.large} title="Large type, for a lecture hall (L)" onClick=${look.toggleLarge}>A<span class="bigger">A</span><span class="sr-only"> large type</span></button>
       ${button({ id: "theme", label: `Colours: ${look.theme} (T)`, onClick: look.nextTheme, picture: "theme" })}
       ${button({ id: "help", label: "Keys and signs (?)", onClick: () => setHelp(true), picture: "help" })}
-      ${typeof extras === "function" ? extras(player) : extras}
+      ${extras?.(player)}
     </div>`;
 }

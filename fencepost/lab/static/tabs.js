@@ -16,7 +16,7 @@ export function Tabs({ label, tabs, selected, select, panel }) {
   return html`
     <div class="tabs" role="tablist" aria-label=${label} onKeyDown=${press}>
       ${tabs.map(([id, words]) => html`
-        <button key=${id} role="tab" id=${`tab-${id}`} data-testid=${`tab-${id}`} aria-selected=${id === selected ? "true" : "false"}
+        <button key=${id} role="tab" id=${`tab-${id}`} data-testid=${`tab-${id}`} aria-selected=${id === selected}
           tabindex=${id === selected ? 0 : -1} aria-controls=${panel} onClick=${() => select(id)}>${words}</button>`)}
     </div>`;
 }

@@ -24,16 +24,14 @@ export function Toolbar({ timeline, version, player, jump }) {
       <p class="counter" data-testid="step-counter">${steps.map((step, side) => `step ${step} of ${timeline.runs[side].last}`).join(" | ")}<small>${milliseconds(run.steps[steps[0]]?.at ?? 0)} ms</small></p>
       <div class="group jumps" role="group" aria-label="Next">
         <span class="word">next</span>
-        ${JUMPS.map((flag) => jumpButton(timeline, place, flag, jump))}
+        ${JUMPS.map((flag) => jumpButton(timeline, flag, jump))}
       </div>
     </div></header>`;
 }
 
-function jumpButton(timeline, place, flag, jump) {
-  const found = timeline.next(flag, place);
-  const any = found ?? timeline.next(flag, place, -1);
+function jumpButton(timeline, flag, jump) {
   return html`
-    <button key=${flag} class=${`jump ${flag}`} data-testid=${`next-${flag}`} disabled=${any === null && !timeline.runs.some((run) => run.flagged.has(flag))}
+    <button key=${flag} class=${`jump ${flag}`} data-testid=${`next-${flag}`} disabled=${!timeline.runs.some((run) => run.flagged.has(flag))}
       title=${`Next ${flag} (${flag[0].toUpperCase()}); Shift goes back`} onClick=${(event) => jump(flag, event.shiftKey ? -1 : 1)}>
       ${icon(flag)}<span>${flag}</span></button>`;
 }

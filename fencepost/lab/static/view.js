@@ -2,8 +2,8 @@
 //
 // Properties: `runs` (one or two Run), `divergence` ([left, right] steps, or null), `version` (rises when a live run
 // grows), `following` (stay at the newest step until the reader steps back), and the hooks of the lab: `onMessage`
-// ({number, step, side, anchor}), `onParticipant` ({name, step, side, anchor}), `toolbarExtras` (elements, or a function of the player), `aside`
-// (elements), `isOwn` (a scenario of the reader, which may have the title of a bundled one), `story` (with another value
+// ({number, step, side, anchor}), `onParticipant` ({name, step, side, anchor}), `toolbarExtras` (a function
+// of the player), `aside` (elements), `isOwn` (a scenario of the reader, which may have the title of a bundled one), `story` (with another value
 // the page begins where that run opens).
 
 import { html } from "lab/html.js";

@@ -31,7 +31,7 @@ export function WhatIf({ api, asking, shown, beside, setBeside, edit, setProblem
       </div>
       ${shown.changes && isChanged && html`<${Outcome} shown=${shown} beside=${beside} />`}
       ${shown.runs.length > 1 && html`
-        <button class="wide" data-testid="beside" aria-pressed=${beside ? "true" : "false"} onClick=${() => setBeside(!beside)}>
+        <button class="wide" data-testid="beside" aria-pressed=${beside} onClick=${() => setBeside(!beside)}>
           ${beside ? "Show only the changed run" : "Show both runs side by side"}</button>`}
       <${Switches} asked=${asked} change=${change} shown=${shown} />
       <${Save} api=${api} asked=${asked} edit=${edit} setProblem=${setProblem} />
@@ -69,7 +69,7 @@ function Outcome({ shown, beside }) {
 // A step to go to: the player of the run follows the address.
 function link(step, address = step) {
   const go = () => (window.location.hash = addressWith({ step: address }));
-  return step === null || step === undefined ? null : html`<button class="link" onClick=${go}>step ${step}</button>`;
+  return step == null ? null : html`<button class="link" onClick=${go}>step ${step}</button>`;
 }
 
 function values(list) {

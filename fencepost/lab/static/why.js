@@ -17,7 +17,7 @@ export function Why({ run, step: number, side, playing, onStep, onMessage }) {
     <section class=${`panel why ${flag ?? ""}`} data-testid="why" aria-label=${name}>
       <div aria-live=${playing ? "off" : "polite"} aria-atomic="true">
         <p class="happened">
-          ${flag && html`<span class=${`flag ${flag}`}>${icon(flag)} ${FLAGS[flag].word}</span>`}
+          ${flag && html`<span class=${`flag ${flag}`}>${icon(flag)} ${FLAGS[flag]}</span>`}
           <span class="sr-only">Step ${number}, ${milliseconds(step.at)} ms: </span>${sentence(step)}</p>
         ${broken.map((rule) => html`<p class="breach"><b>Rule broken: ${rule.rule}.</b> ${rule.meaning} Here: ${rule.text}.</p>`)}
         ${step.why && html`<p class="because"><b>Why:</b> ${step.why.text}</p>`}

@@ -22,13 +22,13 @@ export function spaced(state) {
 }
 
 export const FLAGS = {
-  violation: { sign: "✗", word: "broken rule" },
-  late: { sign: "⧗", word: "late" },
-  fault: { sign: "⚡", word: "fault" },
-  refusal: { sign: "⊘", word: "refusal" },
-  lost: { sign: "╳", word: "lost" },
-  again: { sign: "↻", word: "repeated" },
-  marker: { sign: "◆", word: "marker" },
+  violation: "broken rule",
+  late: "late",
+  fault: "fault",
+  refusal: "refusal",
+  lost: "lost",
+  again: "repeated",
+  marker: "marker",
 };
 
 // The flag of a step that says most about it.

@@ -153,6 +153,18 @@ def test_the_transaction_log_has_a_record_for_each_change_and_none_for_an_acknow
     assert len(set(said)) == len(said)
 
 
+def test_the_latest_transaction_is_named_also_while_another_is_shown(page: Page, tmp_path: Path) -> None:
+    run = RunPage.opened(page, tmp_path, [document_of("rebalance_in_a_transaction")])
+    run.click("last")
+    choice = run.by("panel-coordinator").get_by_role("combobox", name="transaction")
+    latest = choice.get_by_role("option").first
+    before = latest.text_content() or ""
+    other = next(name for name in ("first", "second") if name not in before)
+    choice.select_option(other)
+    run.sees("panel-coordinator", f"transaction{other}")
+    expect(latest).to_have_text(before)
+
+
 def test_columns_without_room_say_once_what_they_are(page: Page, tmp_path: Path) -> None:
     """A client and a transactional id may have the same name."""
     page.set_viewport_size({"width": 1366, "height": 768})
