@@ -60,12 +60,14 @@ def alter_configs(node: Node, request: m.IncrementalAlterConfigs, to: ReplyTo, n
 
 def elect_preferred_leaders(node: Node, request: m.ElectLeaders, to: ReplyTo, now: int) -> None:
     """ElectLeaders from a client."""
-    _control(node, controller.elect_preferred(node.cluster, request, to=to), to, now)
+    if (log := _controllers_log(node, to)) is not None:
+        _write(node, log, controller.elect_preferred(node.cluster, request, to=to), now)
 
 
 def reassign(node: Node, request: m.AlterPartitionReassignments, to: ReplyTo, now: int) -> None:
     """AlterPartitionReassignments."""
-    _control(node, controller.reassign(node.cluster, request, to=to), to, now)
+    if (log := _controllers_log(node, to)) is not None:
+        _write(node, log, controller.reassign(node.cluster, request, to=to), now)
 
 
 def list_reassignments(node: Node, request: m.ListPartitionReassignments, to: ReplyTo, now: int) -> None:
