@@ -91,7 +91,11 @@ def test_top_keeps_its_headline_on_the_screen(
 ) -> None:
     monkeypatch.setattr(top, "is_terminal", lambda: True)
     looks = iter([None, None])
-    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=lambda _: next(looks)))
+
+    def sleep(_seconds: float) -> None:
+        next(looks)
+
+    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("LINES", str(lines))
     with Admin(tool.address) as admin:
