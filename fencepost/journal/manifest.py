@@ -29,7 +29,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import attrs
 
@@ -149,17 +149,28 @@ def lost_segments(
             yield summary
 
 
+class DescribedFile(NamedTuple):
+    """What a small file, the witness, says of a log file."""
+
+    summary: SegmentSummary
+    witness: str
+    is_full: bool
+    """Then compaction may have changed it since."""
+
+
 def described_files(
     manifest: Manifest | None, clean_mark: SyncedSegment | None, *, directory: str, boot_id: str
-) -> dict[int, tuple[SegmentSummary, str]]:
-    """What the small files say of the log files of a partition, by their base offsets, and which of them says
-    it. After a loss of power, only the mark of a clean stop proves that a manifest is the last one.
+) -> dict[int, DescribedFile]:
+    """What the small files say of the log files of a partition, by their base offsets. After a loss of power,
+    only the mark of a clean stop proves that a manifest is the last one.
     """
-    described: dict[int, tuple[SegmentSummary, str]] = {}
+    described: dict[int, DescribedFile] = {}
     if manifest is not None and (clean_mark is not None or manifest.is_of_boot(boot_id)):
-        described = {each.base_offset: (each, f"{directory}/{MANIFEST_FILE}") for each in manifest.segments}
+        for each in manifest.segments:
+            is_full = each is not manifest.segments[-1]
+            described[each.base_offset] = DescribedFile(each, f"{directory}/{MANIFEST_FILE}", is_full)
     if clean_mark is not None:
-        described[clean_mark.base_offset] = clean_mark, CLEAN_FILE
+        described[clean_mark.base_offset] = DescribedFile(clean_mark, CLEAN_FILE, is_full=False)
     return described
 
 

@@ -311,12 +311,13 @@ class Recovery:
         )
         for segment in self._segments:
             if segment.base_offset in described:
-                summary, witness = described[segment.base_offset]
-                start = segment.offset_index.position_before(summary.end_offset - segment.base_offset - 1)
-                is_other = is_other_file(segment.file, summary, start=start)
+                known = described[segment.base_offset]
+                last_offset = known.summary.end_offset - 1
+                start = segment.offset_index.position_before(last_offset - segment.base_offset)
+                is_other = is_other_file(segment.file, known, start=start)
                 segment.release()
                 if is_other:
-                    raise ReplacedFile(self._storage.location, segment.path(LOG), witness)
+                    raise ReplacedFile(self._storage.location, segment.path(LOG), known.witness)
 
     @property
     def _has_had_power(self) -> bool:

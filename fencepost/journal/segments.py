@@ -32,7 +32,7 @@ from fencepost.journal.indexes import (
     TimeIndex,
     TransactionIndex,
 )
-from fencepost.journal.manifest import SegmentSummary, SyncedSegment
+from fencepost.journal.manifest import DescribedFile, SegmentSummary, SyncedSegment
 from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.storage import DamagedLog, ReadableFile, Storage, StorageError, StorageFile
 from fencepost.protocol.batches import (
@@ -131,11 +131,12 @@ def check_link(header: BatchHeader, *, offset: int | None, leader_epoch: int) ->
         raise ProtocolViolation(f"a batch of leader epoch {header.leader_epoch} after one of {leader_epoch}")
 
 
-def is_other_file(file: ReadableFile, summary: SegmentSummary, *, start: int = 0) -> bool:
-    """Whether a log file holds another intact batch where that one ended which the summary names as the last,
-    or as many bytes and fewer offsets. A batch that compaction has changed since does not tell, nor does a
-    file that is damaged. `start` is where a batch begins, if the file is the right one.
+def is_other_file(file: ReadableFile, described: DescribedFile, *, start: int = 0) -> bool:
+    """Whether a log file holds another intact batch where that one ended which is described as the last, or
+    as many bytes and fewer offsets. A batch of a full segment that compaction has changed since does not
+    tell, nor does a file that is damaged. `start` is where a batch begins, if the file is the right one.
     """
+    summary = described.summary
     offset, last = None if start else summary.base_offset, None
     try:
         for last in walk_headers(file, start, file.size if summary.bytes else 0):
@@ -144,14 +145,15 @@ def is_other_file(file: ReadableFile, summary: SegmentSummary, *, start: int = 0
             if offset >= summary.end_offset:
                 break
     except ProtocolViolation:
-        return start > 0 and is_other_file(file, summary)
+        return start > 0 and is_other_file(file, described)
     if last is None:
         return False
     position, header = last
     if header.next_offset < summary.end_offset:
         is_other = file.size == summary.bytes
     else:
-        is_other = header.crc != summary.last_crc and not header.is_thinned
+        is_cleaned = described.is_full and header.is_thinned
+        is_other = header.crc != summary.last_crc and not is_cleaned
     return is_other and checksum_matches(file.read(position, header.size), 0, header)
 
 

@@ -149,8 +149,7 @@ def _refuse_replaced(
     described = described_files(manifest, closed, directory=directory, boot_id=storage.boot_id)
     for base_offset in sizes_of(storage, directory):
         if base_offset in described:
-            summary, witness = described[base_offset]
-            path = log_file(directory, base_offset)
+            known, path = described[base_offset], log_file(directory, base_offset)
             with closing(storage.open(path)) as file:
-                if is_other_file(file, summary):
-                    raise ReplacedFile(storage.location, path, witness)
+                if is_other_file(file, known):
+                    raise ReplacedFile(storage.location, path, known.witness)

@@ -12,7 +12,7 @@ from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.segments import INDEX, LOG, TRANSACTION_INDEX, file_name, walk_batches
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import DamagedLog
-from fencepost.protocol.batches import build_marker, place
+from fencepost.protocol.batches import build_marker, covering_batch, place
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TransactionResult
@@ -279,6 +279,17 @@ def test_a_file_of_the_same_size_that_ends_earlier_is_not_taken_unread() -> None
     storage.replace(FIRST_LOG, file, durable=True)
     why = f"{FIRST_LOG} is not the file that {DIRECTORY}/{MANIFEST_FILE} describes"
     refused_and_unchanged(storage, why, clean_mark=writer.journal.next_clean_mark)
+
+
+def test_the_last_segment_is_never_compacted() -> None:
+    """So an empty batch in the place of its last one is of another log."""
+    storage, writer = new_writer()
+    writer.plain(2)
+    writer.journal.write_manifest(ManifestState(last_stable_offset=2, high_watermark=2))
+    crash(writer)
+    other = covering_batch(base_offset=0, next_offset=5, leader_epoch=0)
+    storage.replace(FIRST_LOG, bytes(other), durable=True)
+    refused_and_unchanged(storage, f"{FIRST_LOG} is not the file that {DIRECTORY}/{MANIFEST_FILE} describes")
 
 
 def test_records_after_the_end_of_a_log_that_was_closed_are_not_served() -> None:
