@@ -343,7 +343,7 @@ DIFFERENCES: Final = (
         kafka="Ids have up to 32,767 bytes, and requests up to socket.request.max.bytes. Nothing else "
         "limits the number of entries in a request or of partitions in a cluster.",
         here="Ids have up to 249 characters, lists of a request up to 20,000 entries, clusters up to 20,000 "
-        "partitions, and the members of a group up to 8 MiB of metadata.",
+        "partitions and 8 MiB of settings of topics, and the members of a group up to 8 MiB of metadata.",
         because="One process serves all clients, so one request must not fill its memory or its disk.",
         noticed="INVALID_GROUP_ID, INVALID_REQUEST, GROUP_MAX_SIZE_REACHED or POLICY_VIOLATION; the limits "
         "are in trust.md.",
