@@ -333,7 +333,7 @@ OF_OFFSETS: Final = (
         "again.",
         edits=(
             Edit(
-                "broker.groups.offsets:_written",
+                "broker.groups.offsets:_write",
                 {"node.append(log, batch, entries)": _TRANSACTIONS_OFFSETS_LOST},
             ),
         ),

@@ -52,6 +52,7 @@ from fencepost.protocol.terms import (
     NO_SEQUENCE,
     TopicPartition,
     coordinator_partition,
+    java_length,
 )
 
 NO_IDENTITY: Final = (NO_GENERATION, NO_MEMBER, None)
@@ -199,7 +200,10 @@ def _errors(
     def error(offset: m.OffsetToCommit) -> ErrorCode:
         if node.cluster.leader(TopicPartition(offset.topic, offset.partition)) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return groups.offset_problem(offset) if refused is None else refused.error
+        if refused is not None:
+            return refused.error
+        is_too_long = java_length(offset.metadata) > groups.OFFSET_METADATA_LENGTH_MAX
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_long else NO_ERROR
 
     return [error(offset) for offset in request.offsets]
 
@@ -212,19 +216,19 @@ def commit(node: Node, request: m.OffsetCommit, to: ReplyTo, now: int, client_ve
         body = m.OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
         node.outcome.effects.append(Reply(to, body=body))
         return
-    answers = _written(node, log, request, to, now, client_version)
+    answers = _answers(request, _write(node, log, request, to, now, client_version))
     node.after(log, (Reply(to, body=m.OffsetCommitReply(partitions=answers)),))
 
 
-def _written(
+def _write(
     node: Node,
     log: GroupLog,
     request: m.OffsetCommit | m.TxnOffsetCommit,
     to: ReplyTo,
     now: int,
     client_version: ClientVersion,
-) -> tuple[m.PartitionError, ...]:
-    """Append the offsets that have no problem, as one batch; one error per offset of the request."""
+) -> list[ErrorCode]:
+    """Append the offsets that have no problem, as one batch. Returns one error per offset of the request."""
     # At the append, not before the coordinator is asked: the group may have rebalanced in between.
     refused = _check_member(node, log, request, now, client_version)
     if refused is not None:
@@ -232,11 +236,11 @@ def _written(
     errors = _errors(node, request, refused)
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is NO_ERROR]
     if not good:
-        return _answers(request, errors)
+        return errors
     # If the names alone are too large, no batch is built: that could take a second for a request of 1 MiB.
     names = sum(len(request.group_id) + len(each.topic) + len(each.metadata) for each in good)
     if names > node.settings.message_max_bytes:
-        return _answers(request, _errors(node, request, TOO_LARGE))
+        return _errors(node, request, TOO_LARGE)
     entries = GroupBatch(groups.entries_of(request, good, node.topic_id, now=now))
     if isinstance(request, m.TxnOffsetCommit):
         batch = group_batch(
@@ -249,9 +253,9 @@ def _written(
     else:
         batch = group_batch(entries, timestamp=now)
     if node.is_too_large(len(batch)):
-        return _answers(request, _errors(node, request, TOO_LARGE))
+        return _errors(node, request, TOO_LARGE)
     node.append(log, batch, entries)
-    return _answers(request, errors)
+    return errors
 
 
 def commit_in_transaction(
@@ -348,7 +352,7 @@ def _append(
         known = attrs.evolve(verdict, error=client_version.downgrade(verdict.error))
         _refuse(node, request, to, known, table="OFFSET_CHECKS", decided_by=log)
         return
-    answers = _written(node, log, request, to, now, client_version)
+    answers = _answers(request, _write(node, log, request, to, now, client_version))
     node.after(log, (Reply(to, body=m.TxnOffsetCommitReply(partitions=answers)),))
 
 

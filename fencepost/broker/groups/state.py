@@ -54,7 +54,6 @@ from fencepost.protocol.terms import (
     GroupState,
     TopicPartition,
     TransactionResult,
-    java_length,
 )
 
 # offset.metadata.max.bytes, which Kafka compares with String.length (OffsetMetadataManager.isMetadataInvalid)
@@ -136,13 +135,6 @@ def _offsets(state: Groups) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
     for pending in state.pending.values():
         for key, offset in pending.items():
             yield key, offset.record
-
-
-def offset_problem(offset: OffsetToCommit) -> ErrorCode:
-    """Why this one offset cannot be committed, or NONE."""
-    if java_length(offset.metadata) > OFFSET_METADATA_LENGTH_MAX:
-        return ErrorCode.OFFSET_METADATA_TOO_LARGE
-    return NO_ERROR
 
 
 def keys_of_former_topics(state: Groups, is_deleted: Callable[[str, bytes], bool]) -> list[OffsetKey]:
