@@ -169,52 +169,40 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     ),
     _topic_counter("BytesOut", "Bytes of batches that clients read.", lambda each: each.bytes_out),
     _topic_counter(
-        "TotalProduceRequests",
-        "Produce requests, counted once per partition.",
+        "TotalProduceRequests", "Produce requests, counted once per partition.",
         lambda each: each.produce_requests,
     ),
     _topic_counter(
-        "FailedProduceRequests",
-        "Produce requests that got an error, counted once per partition.",
+        "FailedProduceRequests", "Produce requests that got an error, counted once per partition.",
         lambda each: each.failed_produce_requests,
     ),
     _topic_counter(
         "TotalFetchRequests", "Fetch requests, counted once per partition.", lambda each: each.fetch_requests
     ),
     _topic_counter(
-        "FailedFetchRequests",
-        "Fetch requests that got an error, counted once per partition.",
+        "FailedFetchRequests", "Fetch requests that got an error, counted once per partition.",
         lambda each: each.failed_fetch_requests,
     ),
     MetricRow(
-        CounterMetricFamily,
-        "kafka_network_RequestMetrics_Requests",
-        "Requests that were answered.",
-        ("request",),
-        _requests,
+        CounterMetricFamily, "kafka_network_RequestMetrics_Requests", "Requests that were answered.",
+        ("request",), _requests,
     ),
     MetricRow(
-        CounterMetricFamily,
-        "kafka_network_RequestMetrics_Errors",
-        "Errors in replies: of a whole request, or of one of its parts.",
-        ("request", "error"),
+        CounterMetricFamily, "kafka_network_RequestMetrics_Errors",
+        "Errors in replies: of a whole request, or of one of its parts.", ("request", "error"),
         _request_errors,
     ),
     MetricRow(
-        HistogramMetricFamily,
-        "kafka_network_RequestMetrics_TotalTimeMs",
+        HistogramMetricFamily, "kafka_network_RequestMetrics_TotalTimeMs",
         "Time from the arrival of a request to its reply; for a Fetch, including its wait for records.",
-        ("request",),
-        _request_times,
+        ("request",), _request_times,
     ),
     _gauge(
-        "kafka_server_socket_server_metrics_connection_count",
-        "Open connections.",
+        "kafka_server_socket_server_metrics_connection_count", "Open connections.",
         lambda scrape: scrape.connections,
     ),
     _counter(
-        "kafka_server_socket_server_metrics_connection_creation",
-        "Connections that were accepted.",
+        "kafka_server_socket_server_metrics_connection_creation", "Connections that were accepted.",
         lambda scrape: scrape.connections_made,
     ),
     _counter(
@@ -226,13 +214,11 @@ METRICS: Final[tuple[MetricRow, ...]] = (
         GaugeMetricFamily, "kafka_log_Log_Size", "Bytes of the log.", ("topic", "partition"), _log_sizes
     ),
     _log_gauge(
-        "kafka_log_Log_LogStartOffset",
-        "The first offset of the log.",
+        "kafka_log_Log_LogStartOffset", "The first offset of the log.",
         lambda each: each.partition.log_start_offset,
     ),
     _log_gauge(
-        "kafka_log_Log_LogEndOffset",
-        "The next offset of the log.",
+        "kafka_log_Log_LogEndOffset", "The next offset of the log.",
         lambda each: each.partition.log_end_offset,
     ),
     _log_gauge(
@@ -241,15 +227,11 @@ METRICS: Final[tuple[MetricRow, ...]] = (
         lambda each: each.stable_lag,
     ),
     MetricRow(
-        HistogramMetricFamily,
-        "kafka_log_LogFlushStats_LogFlushRateAndTimeMs",
-        "Syncs of logs to the disk.",
-        (),
-        lambda scrape: _one(scrape.counters.syncs),
+        HistogramMetricFamily, "kafka_log_LogFlushStats_LogFlushRateAndTimeMs", "Syncs of logs to the disk.",
+        (), lambda scrape: _one(scrape.counters.syncs),
     ),
     _gauge(
-        "kafka_server_ReplicaManager_PartitionCount",
-        "Partitions that the broker leads.",
+        "kafka_server_ReplicaManager_PartitionCount", "Partitions that the broker leads.",
         lambda scrape: len(scrape.partitions),
     ),
     _gauge(
@@ -258,13 +240,11 @@ METRICS: Final[tuple[MetricRow, ...]] = (
         lambda scrape: len(unserved(scrape.node)),
     ),
     _counter(
-        "fencepost_disk_problems",
-        "How many times a file could not be read or written.",
+        "fencepost_disk_problems", "How many times a file could not be read or written.",
         lambda scrape: scrape.counters.disk_problems,
     ),
     _gauge(
-        "kafka_server_ReplicaManager_ProducerIdCount",
-        "Producers that the partitions remember.",
+        "kafka_server_ReplicaManager_ProducerIdCount", "Producers that the partitions remember.",
         lambda scrape: sum(len(each.partition.producers) for each in scrape.partitions.values()),
     ),
     _gauge(
@@ -285,26 +265,18 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     ),
     _gauge(
         "fencepost_oldest_open_transaction_seconds",
-        "The time since the oldest open transaction last wrote; 0 if none is open.",
-        _oldest_open_seconds,
+        "The time since the oldest open transaction last wrote; 0 if none is open.", _oldest_open_seconds,
     ),
     MetricRow(
-        GaugeMetricFamily,
-        "fencepost_transactional_ids",
-        "Transactional ids by the state of their transaction.",
-        ("state",),
-        _transactions,
+        GaugeMetricFamily, "fencepost_transactional_ids",
+        "Transactional ids by the state of their transaction.", ("state",), _transactions,
     ),
     MetricRow(
-        GaugeMetricFamily,
-        "kafka_coordinator_group_GroupMetadataManager_NumGroups",
-        "Groups by state.",
-        ("state",),
-        _groups,
+        GaugeMetricFamily, "kafka_coordinator_group_GroupMetadataManager_NumGroups", "Groups by state.",
+        ("state",), _groups,
     ),
     _gauge(
-        "kafka_controller_KafkaController_GlobalTopicCount",
-        "Topics, without internal ones.",
+        "kafka_controller_KafkaController_GlobalTopicCount", "Topics, without internal ones.",
         lambda scrape: len(scrape.node.cluster.topics.keys() - INTERNAL_TOPICS),
     ),
     MetricRow(
@@ -316,11 +288,10 @@ METRICS: Final[tuple[MetricRow, ...]] = (
         _build,
     ),
     _gauge(
-        "fencepost_start_time_seconds",
-        "When the broker started, in seconds since 1970.",
+        "fencepost_start_time_seconds", "When the broker started, in seconds since 1970.",
         lambda scrape: scrape.counters.started_ms / 1_000,
     ),
-)
+)  # fmt: skip
 
 
 @attrs.frozen
