@@ -3,6 +3,7 @@
 // Rule: states and arrows come from the run's document, which has them from the tables that ran. Only their places
 // on the sheet are chosen here; a state without a place stands in the last row.
 
+import { choice } from "lab/choice.js";
 import { html } from "lab/html.js";
 import { useState } from "preact/hooks";
 import { Panel } from "lab/panel.js";
@@ -20,21 +21,19 @@ const PLACES = {
 const [COLUMN, ROW, WIDE, HIGH] = [216, 78, 192, 36];
 
 export function Coordinator({ run, step, state }) {
-  const [chosen, choose] = useState(null);
+  const [chosen, choose] = useState(""); // none: the latest
   const latest = lately(run, step);
   if (latest === null)
     return html`<${Panel} id="panel-coordinator" title="Transaction coordinator"><p class="more">This run has no transactions.</p><//>`;
-  const current = chosen ?? latest;
+  const isKnown = run.transactions.includes(chosen); // another run may not have it
+  const current = isKnown ? chosen : latest;
   const known = state[`txn/${current}`];
   return html`
     <${Panel} id="panel-coordinator" title="Transaction coordinator" note=${known?.node ? `on ${known.node}` : ""} kind="coordinator">
       ${
         run.transactions.length > 1 &&
         html`
-        <label class="choice">transaction <select value=${chosen ?? ""} onChange=${(event) => choose(event.target.value || null)}>
-          <option value="">the latest (${latest})</option>
-          ${run.transactions.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}
-        </select></label>`
+        <label class="choice">transaction ${choice({ value: isKnown ? chosen : "", choose, options: [["", `the latest (${latest})`], ...run.transactions.map((id) => [id, id])] })}</label>`
       }
       <div class="known"><${Diagram} machine=${run.document.machine ?? { states: [], arrows: [] }} ...${moves(run, current, step)} />
       <${Facts} id=${current} known=${known} /></div>

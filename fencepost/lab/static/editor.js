@@ -3,6 +3,7 @@
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { completions, firstBlank } from "lab/completion.js";
+import { choice, variantOptions } from "lab/choice.js";
 import { html } from "lab/html.js";
 import { bringIntoSight } from "lab/sight.js";
 
@@ -78,10 +79,7 @@ export function Editor({ api, vocabulary, text, setText, play, shown, discard })
     <div class="editor">
       <div class="row">
         <button class="main" data-testid="run-text" disabled=${!check?.ok} onClick=${run} title="Ctrl+Enter">▶ Run</button>
-        ${variants.length > 1 && html`
-          <select aria-label="variant" data-testid="editor-variant" value=${wanted} onChange=${(event) => setVariant(Number(event.target.value))}>
-            ${variants.map((each) => html`<option key=${each.number} value=${each.number}>${each.title || "as it is"}</option>`)}
-          </select>`}
+        ${variants.length > 1 && choice({ id: "editor-variant", label: "variant", value: wanted, options: variantOptions(variants), choose: setVariant })}
         <small>Ctrl+Space completes, Ctrl+Enter runs, Esc and Tab leave</small>
       </div>
       <p class=${`editor-error ${check === null ? "" : check.ok ? "ok" : "wrong"}`} data-testid="editor-error" role="status">

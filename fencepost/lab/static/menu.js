@@ -2,10 +2,11 @@
 // scenarios, at a point that the run itself names, so that the fault can be read, kept and played anywhere.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { choice } from "lab/choice.js";
 import { html } from "lab/html.js";
 import { shortened } from "lab/letters.js";
 
-const TIMES = ["50 ms", "300 ms", "1 s", "3 s", "10 s"];
+const TIMES = ["50 ms", "300 ms", "1 s", "3 s", "10 s"].map((time) => [time, time]);
 const POINTS_MAX = 60;
 const WIDTH = 330; // px
 const HEIGHT = 420;
@@ -37,31 +38,26 @@ function OfMessage({ chosen, run, add }) {
   const point = run.steps[message?.sent]?.point;
   const [time, setTime] = useState("300 ms");
   const later = useMemo(() => (message ? pointsAfter(run, message.sent) : []), [run, message]);
-  const [until, setUntil] = useState(later[0]?.point ?? "");
+  const [until, setUntil] = useState(later[0]?.[0] ?? "");
   if (!message) return html`<h2 id="whatif-title">No message</h2><p>Nothing is sent or received at this step: step to a message, or click one.</p>`;
   const isRequest = message.answers == null;
   const title = html`<h2 id="whatif-title">What if this ${isRequest ? "request" : "reply"} …</h2>
     <p class="about"><b>${message.label}</b> (${message.number}), ${message.source} → ${message.target}</p>`;
   if (!point) return html`${title}<p>No fault can strike this message: no point of the protocol names it.</p>`;
-  const choice = (id, words, help, action) => html`
+  const fault = (id, words, help, action) => html`
     <button data-testid=${`whatif-${id}`} title=${help} onClick=${() => add(`when ${point} do ${action}`)}>${words}<small>${help}</small></button>`;
   return html`
     ${title}
     <div class="choices">
-      ${choice("drop", "is dropped", "the connection breaks; what is on it is lost", "drop")}
-      ${isRequest && choice("twice", "is delivered twice", "its sender gets the first reply only", "deliver twice")}
+      ${fault("drop", "is dropped", "the connection breaks; what is on it is lost", "drop")}
+      ${isRequest && fault("twice", "is delivered twice", "its sender gets the first reply only", "deliver twice")}
       <div class="with-select">
-        ${choice("delay", `is late by ${time}`, "it and all later ones on its connection wait", `delay ${time}`)}
-        <label class="sr-only" for="delay-time">by</label>
-        <select id="delay-time" data-testid="delay-time" value=${time} onChange=${(event) => setTime(event.target.value)}>
-          ${TIMES.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
-        </select>
+        ${fault("delay", `is late by ${time}`, "it and all later ones on its connection wait", `delay ${time}`)}
+        ${choice({ id: "delay-time", label: "late by", value: time, options: TIMES, choose: setTime })}
       </div>
       ${later.length > 0 && html`
         <fieldset><legend>is held until …</legend>
-          <select data-testid="hold-until" aria-label="until" value=${until} onChange=${(event) => setUntil(event.target.value)}>
-            ${later.map((each) => html`<option key=${each.point} value=${each.point}>${shortened(`${each.point}  (step ${each.step})`, 60)}</option>`)}
-          </select>
+          ${choice({ id: "hold-until", label: "until", value: until, options: later, choose: setUntil })}
           <div class="row">
             <button data-testid="whatif-hold" title="it and all later ones on its connection wait" onClick=${() => add(`when ${point} do hold until ${until}`)}>Hold</button>
             ${isRequest && html`<button data-testid="whatif-delay-retry" title="the sender gives up and retries on a new connection" onClick=${() => add(`when ${point} do delay until ${until}`)}>Hold, and the sender retries</button>`}
@@ -70,7 +66,7 @@ function OfMessage({ chosen, run, add }) {
     </div>`;
 }
 
-// The points after a step, each counted from there, as the end of a fault counts.
+// The points after a step as options, each counted from there, as the end of a fault counts.
 function pointsAfter(run, step) {
   const seen = new Map();
   const found = [];
@@ -79,7 +75,8 @@ function pointsAfter(run, step) {
     if (!point) continue;
     const name = point.replace(/ #\d+$/, "");
     seen.set(name, (seen.get(name) ?? 0) + 1);
-    found.push({ step: number, point: seen.get(name) > 1 ? `${name} #${seen.get(name)}` : name });
+    const counted = seen.get(name) > 1 ? `${name} #${seen.get(name)}` : name;
+    found.push([counted, shortened(`${counted}  (step ${number})`, 60)]);
   }
   return found;
 }
@@ -108,9 +105,7 @@ function OfParticipant({ chosen, run, add }) {
     <div class="choices">
       ${actions.map(([id, words, help, action]) => html`
         <button key=${id} data-testid=${`whatif-${id}`} onClick=${() => add(`when ${at.point} do ${action(name)} until after ${lasts}`)}>${words}<small>${help}</small></button>`)}
-      <label>for <select data-testid="lasts" value=${lasts} onChange=${(event) => setLasts(event.target.value)}>
-        ${TIMES.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}
-      </select></label>
+      <label>for ${choice({ id: "lasts", value: lasts, options: TIMES, choose: setLasts })}</label>
     </div>`;
 }
 

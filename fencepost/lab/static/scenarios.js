@@ -2,6 +2,7 @@
 // is shown. It may have the title of a bundled one, of which it is a copy.
 
 import { useLayoutEffect, useRef } from "preact/hooks";
+import { choice, variantOptions } from "lab/choice.js";
 import { html } from "lab/html.js";
 import { bringIntoSight } from "lab/sight.js";
 
@@ -32,9 +33,7 @@ function Story({ story, isOpen, variant, choose, edit }) {
       ${isOpen && html`
         <p class="lesson-text">${lesson}</p>
         ${variants.length > 1 && html`
-          <label class="variant">variant <select data-testid="variant" value=${variant} onChange=${(event) => choose({ scenario: name, variant: Number(event.target.value) })}>
-            ${variants.map((each) => html`<option key=${each.number} value=${each.number}>${each.title || "as it is"}</option>`)}
-          </select></label>`}
+          <label class="variant">variant ${choice({ id: "variant", value: variant, options: variantOptions(variants), choose: (number) => choose({ scenario: name, variant: number }) })}</label>`}
         <p><button data-testid="edit-scenario" onClick=${() => edit(text)}>Edit a copy</button></p>`}
     </li>`;
 }

@@ -1,6 +1,7 @@
 // Searches from the page: random clusters, every state of a small one, and a found run made smaller.
 
 import { useEffect, useState } from "preact/hooks";
+import { choice } from "lab/choice.js";
 import { html } from "lab/html.js";
 import { icon } from "lab/icons.js";
 
@@ -45,13 +46,12 @@ export function Searches({ search: following, open, attempt, switches, workloads
         ${radio({ value: "fuzz", kind, setKind, words: "in random clusters (fuzz)", help: "each seed draws nodes, clients and faults" })}
         ${radio({ value: "explore", kind, setKind, words: "in every state (explore)", help: "of a small cluster, whose requests may come late" })}
       </fieldset>
-      <label>transaction version <select data-testid="search-version" value=${version} onChange=${(event) => setVersion(Number(event.target.value))}>
-        ${[0, 1, 2].map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>
+      <label>transaction version ${choice({ id: "search-version", value: version, options: [0, 1, 2].map((each) => [each, each]), choose: setVersion })}</label>
       <fieldset><legend>switched off</legend>
         ${(switches?.broken ?? []).map((name) => html`<label key=${name}><input type="checkbox" data-testid=${`search-off-${name}`} checked=${off.includes(name)} onChange=${() => toggle(name)} /> ${name}</label>`)}
       </fieldset>
       ${kind === "fuzz" && html`
-        <label>workload <select value=${fuzz.workload} onChange=${(event) => setFuzz({ ...fuzz, workload: event.target.value })}>${workloads.map((each) => html`<option key=${each}>${each}</option>`)}</select></label>
+        <label>workload ${choice({ value: fuzz.workload, options: workloads.map((each) => [each, each]), choose: (workload) => setFuzz({ ...fuzz, workload }) })}</label>
         ${number({ of: fuzz, set: setFuzz, key: "seeds", words: "seeds", min: 1, max: 1000000 })}
         ${number({ of: fuzz, set: setFuzz, key: "first_seed", words: "first seed", min: 0, max: Number.MAX_SAFE_INTEGER })}`}
       ${kind === "explore" && html`

@@ -39,7 +39,8 @@ export function RunView({
   isOwn = false,
   story = runs[0].document.title,
 }) {
-  const [filter, setFilter] = useState("");
+  const [wanted, setFilter] = useState(""); // a transaction, or all
+  const filter = runs[0].transactions.includes(wanted) ? wanted : ""; // another run may not have it
   const [isHelpOpen, setHelp] = useState(false);
   const isBeside = runs.length > 1;
   const look = useLook();

@@ -3,6 +3,7 @@
 import { useState } from "preact/hooks";
 import { addressWith } from "lab/address.js";
 import { altered, changed } from "lab/asked.js";
+import { choice } from "lab/choice.js";
 import { html } from "lab/html.js";
 import { icon } from "lab/icons.js";
 
@@ -83,6 +84,12 @@ const PROTECTIONS = {
   fencing: "an older epoch of a producer is refused",
 };
 
+const VERSIONS = [
+  [0, "0: KIP-98, as it shipped"],
+  [1, "1: another log format"],
+  [2, "2: KIP-890, Kafka 4"],
+];
+
 function Switches({ asked, change, shown }) {
   const { settings } = shown.runs[0].document; // of the scenario as it is
   const { switches } = shown;
@@ -102,9 +109,7 @@ function Switches({ asked, change, shown }) {
       <label class="switch"><input type="checkbox" data-testid="switch-partition_verification" checked=${asked.partition_verification ?? settings.partition_verification}
         onChange=${(event) => set("partition_verification", event.target.checked)} />
         <span>partition verification<small>leaders ask the coordinator about older clients' batches (KIP-890 part 1)</small></span></label>
-      <label class="version">transaction version <select data-testid="transaction-version" value=${version} onChange=${(event) => set("transaction_version", Number(event.target.value))}>
-        <option value="0">0: KIP-98, as it shipped</option><option value="1">1: another log format</option><option value="2">2: KIP-890, Kafka 4</option>
-      </select></label>
+      <label class="version">transaction version ${choice({ id: "transaction-version", value: version, options: VERSIONS, choose: (number) => set("transaction_version", number) })}</label>
       <details open=${off.without_fixes.length > 0}><summary>Later fixes of Kafka${off.without_fixes.length > 0 ? ` (${off.without_fixes.length} off)` : ""}</summary>
         ${switches.without_fixes.map(({ name, source, off: without }) => box("without_fixes", name, `${source}. Without it: ${without}`))}
       </details>

@@ -126,6 +126,18 @@ def test_a_change_leaves_the_reader_at_the_step(run: RunPage) -> None:
     run.is_at(5)
 
 
+def test_a_transaction_that_was_chosen_is_no_filter_of_a_run_that_has_none_of_its_name(
+    page: Page, server: LabProcess
+) -> None:
+    run = RunPage.at(page, f"{server.address}#scenario=zombie_fencing")
+    run.by("filter").select_option("app")
+    page.locator("[data-scenario=late_offsets]").click()
+    is_idle(run)
+    expect(run.by("filter")).to_have_value("")
+    run.click("first", "forward")
+    run.is_at(1)
+
+
 # --- the editor ---------------------------------------------------------------------------------------------
 
 
