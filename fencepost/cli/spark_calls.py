@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from importlib import import_module
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.cli.options import is_address, problems_of
@@ -53,33 +52,16 @@ def with_spark(work: Callable[[], Result]) -> Result:
         print_progress()
 
 
-@contextmanager
-def start_spark(
-    app_name: str, master: str, settings: dict[str, str] | None = None
-) -> Generator[SparkSession]:
+def start_spark(app_name: str, master: str, settings: dict[str, str] | None = None) -> SparkSession:
     """A session; WrongUsage if Spark does not start with this master."""
     then = "give local[*] or local[2] for this machine, or the URL of a running Spark cluster"
     if problem := _problem_of(master):
         raise WrongUsage(f"--master {master}{problem}", then=then)
     try:
-        started = session(app_name, master=master, settings=settings)
+        return session(app_name, master=master, settings=settings)
     except spark_errors() as problem:
         what = f"Spark does not start with --master {master}: {reason_of(problem)}"
         raise WrongUsage(what, then=then) from problem
-    with started as spark:
-        yield spark
-        _end_workers(spark)
-
-
-def _end_workers(spark: SparkSession) -> None:
-    """Ends PySpark's daemons, and their workers with them, before Spark stops. Spark would first close the
-    pipes of idle workers; one that sees this takes it for a broken task, and prints a traceback.
-    """
-    java: Any = spark._jvm  # pyright: ignore[reportPrivateUsage]
-    for process in java.java.lang.ProcessHandle.current().children().toArray():
-        if "pyspark.daemon" in process.info().toString():
-            process.destroy()
-            process.onExit().get()
 
 
 def _problem_of(master: str) -> str:

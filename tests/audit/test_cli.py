@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -122,29 +121,6 @@ def test_a_master_that_is_none_is_one_error(
     assert process.returncode == 2
     assert re.findall("^fencepost: .*", errors, re.MULTILINE) == [f"fencepost: {told}"]
     assert "\tat " not in errors
-
-
-_STOPS = """
-import os
-from fencepost.cli.spark_calls import start_spark
-
-def daemon(batches):
-    from pyarrow import RecordBatch
-    for _ in batches:
-        yield RecordBatch.from_pydict({"pid": [os.getppid()]})
-
-with start_spark("ends", "local[1]") as spark:
-    ((pid,),) = spark.range(1).mapInArrow(daemon, "pid long").collect()
-    stop = spark.stop
-    spark.stop = lambda: (print(os.path.exists(f"/proc/{pid}")), stop())
-    print(os.path.exists(f"/proc/{pid}"))
-"""
-
-
-@pytest.mark.thorough
-def test_the_workers_have_ended_when_spark_stops() -> None:
-    ended = subprocess.run([sys.executable, "-c", _STOPS], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert ended.stdout.split() == ["True", "False"], ended.stderr
 
 
 def test_a_directory_that_holds_another_log_is_one_error_without_a_traceback(tmp_path: Path) -> None:
