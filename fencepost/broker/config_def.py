@@ -1,12 +1,12 @@
 """The definition of a setting, as in Kafka's ConfigDef: its name and type, and how its value is read.
 
-Rule: ValueError says what the value must be; whoever asked adds the name of the setting.
+Rule: ValueError says what the value must be; whoever asked adds the name of the setting. Values have the
+forms of Java's parsers (ConfigDef.parseType). A client may send a long text, so none takes quadratic time.
 """
 
 from __future__ import annotations
 
 import re
-from math import inf
 from typing import Any, Final, NamedTuple
 
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
@@ -16,8 +16,10 @@ DELETE: Final = "delete"
 _FIELDS: Final = {"transaction.partition.verification.enable": "partition_verification"}
 _BOOLEANS: Final = {"true": True, "false": False}
 _HIGHEST: Final = {ConfigType.INT: INT32_MAX, ConfigType.LONG: INT64_MAX}
-# Long strings of digits are not parsed: that takes quadratic time.
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+BLANKS: Final = "".join(map(chr, range(ord(" ") + 1)))  # what String.trim removes
+# In the digits of any script. Long strings of them are not parsed; zeros before them do not count.
+_INTEGER: Final = re.compile(r"([+-]?)0*(\d{1,19})")
+_DECIMAL: Final = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[dDfF]?")
 
 
 class ConfigDef(NamedTuple):
@@ -36,6 +38,7 @@ class ConfigDef(NamedTuple):
 
     def parse(self, text: str) -> Any:
         """The value that the text stands for; ValueError if there is none."""
+        text = text.strip(BLANKS)
         match self.config_type:
             case ConfigType.BOOLEAN:
                 if text not in _BOOLEANS:
@@ -46,13 +49,14 @@ class ConfigDef(NamedTuple):
             case ConfigType.LIST:
                 return _cleanup_policy(text)
             case _:
-                return self._integer(text.strip())  # as ConfigDef.parseType
+                return self._integer(text)
 
     def _integer(self, text: str) -> int:
         highest = _HIGHEST[self.config_type] if self.highest is None else self.highest
-        if not _INTEGER.fullmatch(text) or not self.lowest <= int(text) <= highest:
+        value = integer_of(text)
+        if value is None or not self.lowest <= value <= highest:
             raise ValueError(f"it must be an integer from {self.lowest} to {highest}")
-        return int(text)
+        return value
 
     @property
     def values(self) -> str:
@@ -70,20 +74,22 @@ class ConfigDef(NamedTuple):
                 return f"{self.lowest:,} to {self.highest:,}"
 
 
+def integer_of(text: str) -> int | None:
+    """The integer that a text stands for, or None."""
+    found = _INTEGER.fullmatch(text)
+    return None if found is None else int("".join(found.groups()))
+
+
 def _ratio(text: str) -> float:
-    wrong = "it must be a number from 0 to 1"
-    try:
-        value = float(text) if len(text) <= 20 else inf
-    except ValueError as problem:
-        raise ValueError(wrong) from problem
-    if not 0 <= value <= 1:
-        raise ValueError(wrong)
-    return value
+    found = _DECIMAL.fullmatch(text)
+    if found is None or not 0 <= float(found[1]) <= 1:
+        raise ValueError("it must be a number from 0 to 1")
+    return float(found[1])
 
 
 def _cleanup_policy(text: str) -> tuple[str, ...]:
     """The policies that a text names, in its order. An empty text keeps everything (KIP-1161)."""
-    entries = [part.strip() for part in text.split(",")] if text.strip() else []
+    entries = [part.strip(BLANKS) for part in text.split(",")] if text else []
     if set(entries) - {COMPACT, DELETE}:
         raise ValueError(f"it must be {DELETE}, {COMPACT}, both separated by a comma, or empty")
     return tuple(dict.fromkeys(entries))  # as in Kafka, a repetition does not count

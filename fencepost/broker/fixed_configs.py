@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from fencepost.broker.config_def import BLANKS, integer_of
 from fencepost.journal.indexes import INDEX_INTERVAL_BYTES
 from fencepost.protocol.terms import INT64_MAX, ConfigType
 
@@ -33,8 +34,12 @@ class FixedSetting(NamedTuple):
 
     def parse(self, text: str) -> str:
         """The value; ValueError if the text is another one."""
-        text = text.strip()  # as ConfigDef.parseType
-        if (text.lower() if self.config_type is ConfigType.BOOLEAN else text) != self.value:
+        text = text.strip(BLANKS)
+        if self.config_type in (ConfigType.INT, ConfigType.LONG):
+            text = str(integer_of(text))  # 060000 is 60000, too
+        elif self.config_type is ConfigType.BOOLEAN:
+            text = text.lower()
+        if text != self.value:
             raise ValueError(f"it must be {self.wanted}: {self.because}")
         return self.value
 

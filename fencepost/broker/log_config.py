@@ -62,10 +62,11 @@ class LogConfig:
 
 def conflict(configs: Mapping[str, str]) -> str | None:
     """Why a topic cannot have these settings together; each of them is valid (LogConfig.validateValues)."""
-    low, high = configs.get("min.compaction.lag.ms"), configs.get("max.compaction.lag.ms")
-    if low is None or high is None or int(low) <= int(high):
+    names = [name for name in ("min.compaction.lag.ms", "max.compaction.lag.ms") if name in configs]
+    lags = [parse_config(name, configs[name]) for name in names]
+    if lags == sorted(lags):
         return None
-    return f"min.compaction.lag.ms={low} is more than max.compaction.lag.ms={high}"
+    return " is more than ".join(f"{name}={lag}" for name, lag in zip(names, lags, strict=True))
 
 
 SEGMENT_BYTES_MIN: Final = 1 << 20  # as since Kafka 4.0 (KIP-1030): a smaller one would make a file per batch

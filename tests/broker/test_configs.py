@@ -105,7 +105,15 @@ def test_a_topic_may_say_what_cannot_be_otherwise(name: str) -> None:
         ("retention.ms", "+05", "5"),
         ("segment.bytes", "\t2097152\n", "2097152"),
         ("min.cleanable.dirty.ratio", "1", "1.0"),
+        ("retention.ms", "-" + "0" * 5_000 + "1", "-1"),
+        ("retention.ms", "\x00٥\x1c", "5"),
+        ("max.message.bytes", "１２", "12"),
         ("min.cleanable.dirty.ratio", " 5e-1 ", "0.5"),
+        ("min.cleanable.dirty.ratio", "\x1c.5D", "0.5"),
+        ("min.cleanable.dirty.ratio", "+0.f", "0.0"),
+        ("min.cleanable.dirty.ratio", "1" + "0" * 400 + "e-400", "1.0"),
+        ("min.insync.replicas", "+01", "1"),
+        ("segment.jitter.ms", "-0", "0"),
         ("preallocate", " False ", "false"),
         ("message.timestamp.type", " CreateTime ", "CreateTime"),
     ],
@@ -117,6 +125,21 @@ def test_a_value_is_shown_as_it_is_understood(name: str, written: str, shown: st
     assert alter(story, "orders", (name, SET, written)).error is ErrorCode.NONE
     for topic in ("mine", "orders"):
         assert values_of(setting(story, topic, name))[0] == (name, shown, TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        *(("retention.ms", text) for text in ("", "+", "--5", "5_0", "5.0", "0x5", "5L", "\xa05", "5 5")),
+        ("retention.ms", "9223372036854775808"),
+        ("cleanup.policy", "\xa0delete"),
+        *(("min.cleanable.dirty.ratio", text) for text in ("", ".", "1e", "0_1", "0.5_0", "٠.٥", "\xa00.5")),
+        *(("min.cleanable.dirty.ratio", text) for text in ("0.5fd", "0.5L", "inf", "nan", "1.1", "1e400")),
+    ],
+)
+def test_what_java_does_not_read_is_no_value(name: str, written: str) -> None:
+    """Apache Kafka 4.3.1 refuses them."""
+    assert alter(Story(), "orders", (name, SET, written)).error is ErrorCode.INVALID_CONFIG
 
 
 def test_a_topic_may_accept_other_timestamps_than_the_broker() -> None:

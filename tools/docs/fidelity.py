@@ -481,9 +481,10 @@ DIFFERENCES: Final = (
     Difference(
         what="values that no client sends",
         kafka="A Fetch that claims to be a follower's gets NOT_LEADER_OR_FOLLOWER, and one with a leader "
-        "epoch below -1 has none. A Fetch with epoch 0 and without partitions opens a session.",
+        "epoch below -1 has none. A Fetch with epoch 0 and without partitions opens a session. "
+        "min.cleanable.dirty.ratio may be NaN, or a hexadecimal number such as 0x1p-1.",
         here="Each Fetch is a consumer's, and a leader epoch below -1 is too old. There is no session "
-        "without partitions.",
+        "without partitions. The ratio is a decimal number from 0 to 1.",
         because="They need no code of their own.",
         noticed="Only with hand-crafted requests.",
     ),
