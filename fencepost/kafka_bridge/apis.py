@@ -6,8 +6,7 @@ Kafka: see LISTED_FROM.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from fencepost.kafka_bridge import (
     acls,
@@ -21,10 +20,7 @@ from fencepost.kafka_bridge import (
     sasl,
     transactions,
 )
-from fencepost.kafka_bridge.exchange import Translated
-
-Translate = Callable[[Any, int], Translated]
-"""The exchange for a request in a version."""
+from fencepost.kafka_bridge.exchange import Translate
 
 
 class ServedApi(NamedTuple):

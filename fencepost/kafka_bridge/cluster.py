@@ -23,6 +23,7 @@ from fencepost.kafka_bridge.exchange import (
     Translated,
     Values,
     explained,
+    in_time,
     known,
     of_each,
     one,
@@ -256,6 +257,7 @@ def _coordinator(key: str, answer: Answer) -> Values:
     }
 
 
+@in_time
 def create_topics(request: Any, _: int) -> Translated:
     """Create topics. The response shows what they have become (KIP-525), or would become if they are only
     checked, to those who may see it.
@@ -318,6 +320,7 @@ def _topic_values(result: m.TopicError) -> dict[str, Any]:
     }
 
 
+@in_time
 def delete_topics(request: Any, version: int) -> Translated:
     """Delete topics by name; since version 6, also by id."""
     if version < FIRST_DELETE_BY_ID:
@@ -391,6 +394,7 @@ def _delete_topics(names: tuple[str, ...]) -> Exchange:
     return one(asked, respond)
 
 
+@in_time
 def create_partitions(request: Any, _: int) -> Exchange:
     """Add partitions to topics."""
     topics = tuple(map(_new_partitions, request.topics))

@@ -23,7 +23,8 @@ Rule: an exchange is a value. It asks, and turns the answers into the fields of 
 # error for each part but none for all of it: `of_each` then gives that error to each part.
 #
 # Translations are wrapped by changing `respond` alone: ById (topic_ids.py) puts ids back in the place of
-# names, TellsOperations (operations.py) adds rights, data.fetch leaves out what has no news.
+# names, TellsOperations (operations.py) adds rights, data.fetch leaves out what has no news. `in_time` may
+# leave out the requests.
 #
 # `throttle_time` is always 0: there are no quotas.
 
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import attrs
@@ -91,6 +93,28 @@ def explained(error: ErrorCode, because: str = "") -> dict[str, Any]:
 
 Translated = Exchange | Callable[[Context], Exchange]
 """A translation that needs the context takes it."""
+
+
+Translate = Callable[[Any, int], Translated]
+"""The exchange for a request in a version."""
+
+
+def in_time(translate: Translate) -> Translate:
+    """The translation of a request to Kafka's controller, which does nothing if it is given no time."""
+
+    def translate_in_time(request: Any, version: int) -> Translated:
+        translated = translate(request, version)
+        if request.timeout > timedelta(0):
+            return translated
+
+        def timed_out(context: Context) -> Exchange:
+            exchange = translated if isinstance(translated, Exchange) else translated(context)
+            late = Answer(ErrorCode.REQUEST_TIMED_OUT, None)
+            return known(exchange.respond([late] * len(exchange.requests)))
+
+        return timed_out
+
+    return translate_in_time
 
 
 def one(request: Request, respond: Callable[[Answer], Values]) -> Exchange:

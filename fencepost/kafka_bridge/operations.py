@@ -5,12 +5,12 @@ Rule: they are listed only if the request asks for them, and never for what its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
-from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated, Values
+from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translate, Translated, Values
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import OPERATION_BITS
 from fencepost.protocol.wire_protocol import ResourceKind
@@ -19,8 +19,6 @@ CLUSTER_NAME: Final = "kafka-cluster"  # Resource.CLUSTER_NAME
 NOTHING: Final = 0
 # Kafka lists them even for a topic that does not exist, or cannot exist.
 _TOLD_WITH: Final = (NO_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
-
-Translate = Callable[[Any, int], Translated]
 
 
 @attrs.frozen(kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, explained, nested, of_each, one
+from fencepost.kafka_bridge.exchange import Answer, Exchange, Values, explained, in_time, nested, of_each, one
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.refusals import refused_partition
@@ -18,6 +18,7 @@ PREFERRED: Final = 0  # ElectionType
 UNCLEAN: Final = 1
 
 
+@in_time
 def elect_leaders(request: Any, _: int) -> Exchange:
     """Elect leaders of some partitions, or of all."""
     # Of all partitions, Kafka names those that have a new leader, and there are none.
@@ -47,6 +48,7 @@ def elect_leaders(request: Any, _: int) -> Exchange:
     return one(m.ElectLeaders(partitions=tuple(parts)), respond)
 
 
+@in_time
 def alter_partition_reassignments(request: Any, _: int) -> Exchange:
     """Assign partitions to brokers."""
     parts = tuple(

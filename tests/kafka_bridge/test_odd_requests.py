@@ -460,6 +460,22 @@ def delete(wire: KafkaSocket, *topics: tuple[str | None, UUID | None]) -> set[An
     return {(each.name, each.topic_id, each.error_code) for each in told.responses}
 
 
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_without_time_the_controller_does_nothing(wire: KafkaSocket, timeout: int) -> None:
+    late = ErrorCode.REQUEST_TIMED_OUT
+    made = ask(wire, CREATE_TOPICS, 7, topics=[new_topic("late")], timeout=timeout, validate_only=False)
+    assert [(each.name, each.error_code) for each in made.topics] == [("late", late)]
+    topics = [{"name": TOPIC, "topic_id": None}]
+    deleted = ask(wire, DELETE_TOPICS, 6, topics=topics, timeout=timeout)
+    assert [(each.name, each.error_code) for each in deleted.responses] == [(TOPIC, late)]
+    topics = [{"name": TOPIC, "count": 3, "assignments": None}]
+    grown = ask(wire, CREATE_PARTITIONS, 3, topics=topics, timeout=timeout, validate_only=False)
+    assert [(each.name, each.error_code) for each in grown.results] == [(TOPIC, late)]
+    names = [{"topic_id": None, "name": name} for name in (TOPIC, "late")]
+    found = ask(wire, METADATA, 12, topics=names, allow_auto_topic_creation=False)
+    assert sorted((each.name, len(each.partitions)) for each in found.topics) == [("late", 0), (TOPIC, 2)]
+
+
 def test_a_topic_that_is_named_twice_is_not_deleted(wire: KafkaSocket) -> None:
     name, other = "twice", "another"
     twice, theirs = create(wire, name).topic_id, create(wire, other).topic_id

@@ -101,7 +101,8 @@ def test_a_produce_by_id_keeps_the_id(version: int, topic_id: bytes) -> None:
 def test_topics_are_deleted_by_name_and_by_id() -> None:
     named = [("orders", None), (None, ORDERS), (None, GHOST), ("other", None)]
     topics = [SimpleNamespace(name=name, topic_id=topic_id) for name, topic_id in named]
-    exchange = in_context(cluster.delete_topics(SimpleNamespace(topics=topics), 6))
+    request = SimpleNamespace(topics=topics, timeout=timedelta(seconds=1))
+    exchange = in_context(cluster.delete_topics(request, 6))
     describe = m.Metadata(topics=("orders",))
     assert exchange.requests == (m.DeleteTopics(topics=("orders", "other", "orders")), describe)
     twice, denied = ErrorCode.INVALID_REQUEST, ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -120,7 +121,8 @@ def test_an_id_that_is_named_twice_does_not_tell_a_name() -> None:
     """A client that may not delete the topic does not learn that the id and the name belong together."""
     named = [("orders", None), (None, ORDERS), (None, ORDERS)]
     topics = [SimpleNamespace(name=name, topic_id=topic_id) for name, topic_id in named]
-    exchange = in_context(cluster.delete_topics(SimpleNamespace(topics=topics), 6))
+    request = SimpleNamespace(topics=topics, timeout=timedelta(seconds=1))
+    exchange = in_context(cluster.delete_topics(request, 6))
     twice, denied = ErrorCode.INVALID_REQUEST, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     for may_describe in (NO_ERROR, denied):
         refusals = tuple(m.TopicError(topic="orders", error=denied, because="") for _ in range(2))
@@ -142,7 +144,8 @@ def test_a_topic_that_may_not_be_deleted_keeps_its_id_and_a_secret_name(
 ) -> None:
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topics = [SimpleNamespace(name=None, topic_id=ORDERS), SimpleNamespace(name="other", topic_id=None)]
-    exchange = in_context(cluster.delete_topics(SimpleNamespace(topics=topics), 6))
+    request = SimpleNamespace(topics=topics, timeout=timedelta(seconds=1))
+    exchange = in_context(cluster.delete_topics(request, 6))
     refused = m.DeleteTopicsReply(
         topics=tuple(m.TopicError(topic=topic, error=denied, because="") for topic in ("orders", "other"))
     )

@@ -489,14 +489,6 @@ DIFFERENCES: Final = (
         noticed="Only with hand-crafted requests.",
     ),
     Difference(
-        what="timeouts of requests to the controller",
-        kafka="With a timeout of 0 or less, CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders and "
-        "AlterPartitionReassignments get REQUEST_TIMED_OUT, and nothing is done.",
-        here="The timeout does not count.",
-        because="The controller does everything within a step, so nothing can time out.",
-        noticed="The topics are created, deleted or enlarged.",
-    ),
-    Difference(
         what="an interrupted commit",
         kafka="commitTransaction() raises TimeoutException or InterruptException and may be called again.",
         here="commit_transaction() raises CommitOutcomeUnknown, and the producer must be closed.",
