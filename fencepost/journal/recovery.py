@@ -445,9 +445,11 @@ class Recovery:
         start, end = self._segments[0].base_offset, self._segments[-1].end_offset
         # With a snapshot from the lost tail, the leader would take retries of lost batches for duplicates.
         # One from before the first segment, which a deletion leaves when it is interrupted, lacks batches.
-        for offset in [*self._snapshots.offsets]:
-            if not start <= offset <= end:
-                self._snapshots.remove(offset)
+        outside = [offset for offset in self._snapshots.offsets if not start <= offset <= end]
+        for offset in outside:
+            self._snapshots.remove(offset)
+        if outside:  # after a loss of power, they must not come back beside batches that take their offsets
+            self._storage.sync_directory(self._directory)
         if self._manifest is not None and (self._why is not None or end < self._manifest.end):
             self._stale.append(MANIFEST_FILE)
             self._manifest = None

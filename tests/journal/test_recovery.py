@@ -9,7 +9,7 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.manifest import CHECKPOINT_FILE, MANIFEST_FILE, ManifestState, SyncedSegment
 from fencepost.journal.memory import MemoryStorage
-from fencepost.journal.segments import INDEX, LOG, TRANSACTION_INDEX, file_name, walk_batches
+from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TRANSACTION_INDEX, file_name, walk_batches
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import build_marker, covering_batch, place
@@ -184,6 +184,29 @@ def test_a_segment_that_a_start_removed_does_not_come_back_with_a_loss_of_power(
     storage.lose_power()
     assert storage.read_file(second) is None
     assert open_journal(storage).log_end_offset == 3
+
+
+def test_a_snapshot_of_a_lost_end_does_not_come_back_with_a_loss_of_power() -> None:
+    """It could agree with the batches that took the places of the lost ones, and lack their producers."""
+    storage = SimulatedStorage(lambda _most: 0)
+    writer = Writer(open_journal(storage))
+    writer.plain(2)
+    writer.journal.sync()
+    storage.sync_directory("")
+    writer.journal.write_manifest(ManifestState(last_stable_offset=2, high_watermark=2))
+    storage.open(f"{DIRECTORY}/{MANIFEST_FILE}").sync()
+    writer.plain(2)
+    writer.journal.write_snapshot([])
+    snapshot = file_name(4, SNAPSHOT)
+    storage.open(f"{DIRECTORY}/{snapshot}").sync()
+    storage.sync_directory(DIRECTORY)
+    storage.lose_power()
+    writer = Writer(open_journal(storage))
+    assert writer.journal.log_end_offset == 2
+    writer.plain(2)
+    writer.journal.sync()
+    storage.lose_power()
+    assert snapshot not in storage.files(DIRECTORY)
 
 
 def test_a_hole_ends_the_log() -> None:
