@@ -72,6 +72,11 @@ def test_a_difference_is_told_once() -> None:
     assert len({row.what for row in DIFFERENCES}) == len(DIFFERENCES)
 
 
+def test_the_purpose_of_a_request_is_not_cut_off() -> None:
+    _, _, *rows = docs.SECTIONS["apis"]().strip().splitlines()
+    assert [row for row in rows if not row.endswith(". |")] == []
+
+
 def test_every_generated_section_is_shown_somewhere() -> None:
     shown = "".join(path.read_text() for path in PAGES)
     assert [name for name in docs.SECTIONS if f"<!-- generated: {name} -->" not in shown] == []

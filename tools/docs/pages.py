@@ -110,10 +110,13 @@ def _error_table() -> str:
 
 def _api_table() -> str:
     rows = [
-        (str(api.key), api.name, _versions(api), (api.request.__doc__ or "").split("\n")[0])
-        for api in (*APIS, *OWN_APIS)
+        (str(api.key), api.name, _versions(api), _first_paragraph(api.request)) for api in (*APIS, *OWN_APIS)
     ]
     return tables.markdown_table(("key", "request", "versions", "purpose"), rows)
+
+
+def _first_paragraph(documented: type[Any]) -> str:
+    return " ".join((documented.__doc__ or "").partition("\n\n")[0].split())
 
 
 def _step_rule_table() -> str:
