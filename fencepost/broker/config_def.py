@@ -41,9 +41,9 @@ class ConfigDef(NamedTuple):
         text = text.strip(BLANKS)
         match self.config_type:
             case ConfigType.BOOLEAN:
-                if text not in _BOOLEANS:
+                if text.lower() not in _BOOLEANS:
                     raise ValueError("it must be true or false")
-                return _BOOLEANS[text]
+                return _BOOLEANS[text.lower()]
             case ConfigType.DOUBLE:
                 return _ratio(text)
             case ConfigType.LIST:

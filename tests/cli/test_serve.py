@@ -32,7 +32,7 @@ def test_settings_of_the_node_and_of_its_connections_are_overridden(monkeypatch:
     settings = served(
         monkeypatch,
         "group.initial.rebalance.delay.ms=0",
-        "auto.create.topics.enable=false",
+        "auto.create.topics.enable=False",
         "log.cleaner.min.cleanable.ratio=0.1",
         "log.retention.ms=-1",
         "log.cleanup.policy=compact, delete",
