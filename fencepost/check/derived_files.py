@@ -8,10 +8,9 @@ because reading the log would take too long. How exact each must be:
     .snapshot            what a full scan up to its offset says; only a producer without an open transaction
                          may be missing, or have been missing for a while: the broker forgets those that are
                          silent for producer.id.expiration.ms by its clock, which the log does not tell
-    manifest.json        exact if a clean stop wrote it; a lower bound while a broker runs, after it died, and
-                         after a stop that came in the middle of a start; its last stable offset is always
-                         what a scan up to its high watermark gives. What a lower bound describes may have
-                         been deleted or cleaned since
+    manifest.json        a lower bound: the log may have grown since, and segments may have been deleted or
+                         cleaned. If it reaches the end of a log that was closed, its open transactions are
+                         exact; its last stable offset is always what a scan up to its high watermark gives
     checkpoint.json      an entry counts only for a log file of exactly its size, and then it is true
     clean-shutdown.json  exact
 
@@ -411,8 +410,8 @@ class DerivedFiles:
             self.findings.problem(place, what, LOST)
             return
         is_exact = log.was_closed and high_watermark == log.end_offset
-        # A broker that dies may have deleted segments since.
-        if is_exact or not start < log.start_offset <= stored_log_start:
+        # Segments may have been deleted since.
+        if not start < log.start_offset <= stored_log_start:
             self._check_stable(place, manifest, is_exact=is_exact)
             if not log.start_offset <= start <= high_watermark:
                 what = f"its log start offset is {start}, but the log begins at {log.start_offset}"
@@ -472,8 +471,9 @@ class DerivedFiles:
     def _check_segments(
         self, place: Place, entries: list[Object], log_start_offset: int, *, is_exact: bool
     ) -> None:
-        """Full segments are as the manifest says exactly; the last one may have grown since. After a kill,
-        segments may also have been deleted since, or cleaned: that changes their sizes and timestamps.
+        """Full segments are as the manifest says exactly, one after the other; the last one may have grown
+        since. Segments may also have been deleted since, or cleaned, which changes their sizes and
+        timestamps, even if the log was closed: a start that is stopped leaves the manifest as it is.
         """
         known = {segment.base_offset: segment for segment in self.log.segments}
         listed = [SegmentSummary(**{name: entry[name] for name in LISTS["segments"]}) for entry in entries]
@@ -484,14 +484,16 @@ class DerivedFiles:
             log_start_offset=log_start_offset,
             end_of=lambda base_offset: known[base_offset].end_offset,
         )
-        for summary in missing if is_exact else lost:
+        ends = [max([min(known, default=0), log_start_offset]), *[summary.end_offset for summary in listed]]
+        after_gap = [summary for summary, end in zip(listed, ends, strict=False) if summary.base_offset > end]
+        for summary in dict.fromkeys([*lost, *after_gap]):
             self.findings.problem(place, f"it lists a segment at {summary.base_offset}", LOST)
         for entry, following in zip_longest(entries, entries[1:]):
             segment = known.get(entry["base_offset"])
             if segment is None:
                 continue
             is_merged = following is not None and following["base_offset"] not in known
-            if not is_exact and (segment.is_cleaned or is_merged):
+            if segment.is_cleaned or is_merged:
                 facts = {"end_offset": segment.end_offset}
                 self._compare_facts(place, segment, entry, facts, READERS, may_grow=True)
             else:

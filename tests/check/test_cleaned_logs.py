@@ -11,14 +11,14 @@ import pytest
 
 from fencepost.check.directory import check_logs
 from fencepost.check.findings import Severity
-from fencepost.journal.data_directory import META_FILE, META_VERSION
+from fencepost.journal.data_directory import META_FILE, META_VERSION, DataDirectory
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.manifest import encode_json
 from fencepost.journal.storage import Storage
 from fencepost.protocol.batches import read_header
 from tests.check.directories import Directory
 from tests.check.planting import adjust, adjust_segment
-from tests.journal.logs import DIRECTORY
+from tests.journal.logs import DIRECTORY, ORDERS
 from tests.journal.test_cleaning import SEGMENT_BYTES, Died, Mortal, clean, damages_in, keeps, opened, write
 from tests.journal.test_compaction import ABORT, COMMIT, Log
 from tests.spark.tables import rows_of
@@ -101,6 +101,17 @@ def test_a_broker_that_dies_in_a_cleaning_leaves_no_damage(manifest_at: int) -> 
         found += damages_in(disk) + missed(disk)
     assert steps > 60
     assert found == []
+
+
+def test_a_stop_in_the_middle_of_the_next_start_leaves_no_damage_either() -> None:
+    """It closes the log whole, and leaves the manifest to the leader that the log did not have yet."""
+    disk, journal = written(manifest_at=LOG.end)
+    clean_twice(journal)
+    disk.kill()
+    directory = DataDirectory.open(disk, settings=journal.settings)
+    directory.journal(ORDERS)
+    directory.close()
+    assert damages_in(disk) + missed(disk) == []
 
 
 def test_a_cleaned_segment_may_have_the_size_of_the_first_one_that_it_replaced() -> None:
