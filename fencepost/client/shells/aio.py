@@ -185,7 +185,7 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[AsyncProducer]:
-        """A transaction as a block: commits at its end, aborts when the block raises.
+        """A transaction as a block: commits at its end, aborts when the block raises or the commit fails.
 
         An abort waits `max_block_ms`, or five seconds after Ctrl-C or a cancellation. Its own failure becomes
         a note on the exception. A commit whose outcome is unknown is never aborted.

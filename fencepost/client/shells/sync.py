@@ -205,7 +205,7 @@ class Producer(ProducerClient[SendFuture, Driver]):
 
     @contextmanager
     def transaction(self) -> Generator[Producer]:
-        """A transaction as a block: commits at its end, aborts when the block raises.
+        """A transaction as a block: commits at its end, aborts when the block raises or the commit fails.
 
         An abort waits `max_block_ms`, or five seconds after Ctrl-C. Its own failure becomes a note on the
         exception. A commit whose outcome is unknown is never aborted.
