@@ -504,6 +504,13 @@ DIFFERENCES: Final = (
         noticed="Aborted records are not returned.",
     ),
     Difference(
+        what="default auto.offset.reset of a consumer",
+        kafka="latest.",
+        here="earliest.",
+        because="A test or a script normally wants the records written before its consumer started.",
+        noticed="A group without committed offsets begins with the oldest records.",
+    ),
+    Difference(
         what="protocol version of a producer",
         kafka="It follows the features that ApiVersions reports.",
         here="It is set with transaction_version; only `fencepost produce` asks the cluster.",

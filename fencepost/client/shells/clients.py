@@ -226,13 +226,13 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
         Kafka's) or read_uncommitted. `key_deserializer`, `value_deserializer`: from bytes to objects; None:
         keys and values are bytes. `fetch_max_bytes`: how much a broker returns at once. `fetch_max_wait_ms`:
         how long a broker waits for new records before it returns none. `auto_offset_reset`: where to begin
-        without a valid offset: "earliest", "latest", "by_duration:PT1H" (the records of the last hour,
-        KIP-1106), or "none", which raises OffsetOutOfRange. `metadata_max_age_ms`: how often the leader of a
-        group looks for new partitions. `request_timeout_ms`: the limit of one attempt.
-        `default_api_timeout_ms`: the limit of a call, retries included; then RequestTimeout. `client_id`: the
-        name of this client in the broker's log and in descriptions. `filters_aborted`: False shows the
-        records that read_committed would filter out. `clock`: a function that returns milliseconds, for
-        tests. `security`: as for a producer. ValueError if a setting is invalid.
+        without a valid offset: "earliest" (the default, unlike Kafka's), "latest", "by_duration:PT1H" (the
+        records of the last hour, KIP-1106), or "none", which raises OffsetOutOfRange. `metadata_max_age_ms`:
+        how often the leader of a group looks for new partitions. `request_timeout_ms`: the limit of one
+        attempt. `default_api_timeout_ms`: the limit of a call, retries included; then RequestTimeout.
+        `client_id`: the name of this client in the broker's log and in descriptions. `filters_aborted`: False
+        shows the records that read_committed would filter out. `clock`: a function that returns milliseconds,
+        for tests. `security`: as for a producer. ValueError if a setting is invalid.
         """
         self.settings = ConsumerSettings(
             group_id=group_id,
