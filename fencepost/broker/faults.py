@@ -436,10 +436,16 @@ class FaultPlan:
         if times:
             return f"{said}, and there was nothing to strike"
         said += self._other_id(when)
-        shown = [f"{quoted(str(point))} ({_counted(self.seen[point])})" for point in self._resembling(when)]
+        shown = [
+            f"{quoted(str(point))} ({_counted(self.seen[point])}"
+            f"{', before the fault was added' if _matches(when, point) else ''})"
+            for point in self._resembling(when)
+        ]
         if shown:
             return f"{said}. Similar points that were reached: {'; '.join(shown)}"
-        return f"{said}. " + ("No similar point was reached" if self.seen else "No point was reached at all")
+        return f"{said}. " + (
+            "No similar point was reached" if self.seen else "No point was reached after it was added"
+        )
 
     def _other_id(self, when: Point) -> str:
         """What to name instead, if the point has the transactional id of a client for its client id, or the
@@ -447,11 +453,15 @@ class FaultPlan:
         """
         if when.kind in ARRIVES | LEAVES:
             client = when.who if when.kind is PointKind.SENDS else when.whom
-            if any(point.who == f"coordinator of {client}" for point in self.seen):
+            is_client = any(
+                client in (point.who, point.whom) for point in self.seen if point.kind in ARRIVES | LEAVES
+            )
+            if not is_client and any(point.who == f"coordinator of {client}" for point in self.seen):
                 return f": {quoted(client)} is a transactional id; name the client id"
             return ""
         owner = when.who.removeprefix("coordinator of ") if when.kind is PointKind.DECIDES else when.whom
-        if any(point.who == owner and point.kind is PointKind.SENDS for point in self.seen):
+        is_owner = any(point.who == f"coordinator of {owner}" for point in self.seen)
+        if not is_owner and any(point.who == owner and point.kind is PointKind.SENDS for point in self.seen):
             return f": {quoted(owner)} is a client id; name the transactional id"
         return ""
 

@@ -236,6 +236,34 @@ def test_a_fault_that_takes_a_client_id_for_a_transactional_id_says_so(fault: st
         broker.faults.clear()
 
 
+def test_an_id_that_is_both_a_client_id_and_a_transactional_id_is_not_called_the_wrong_one() -> None:
+    with served(
+        "when both sends Fetch do drop",
+        "when coordinator of both appends PREPARE_ABORT do pause broker until after 1 ms",
+    ) as broker:
+        with Producer(broker.address, client_id="both", transactional_id="both") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("t", b"a")
+        for fault in broker.faults.list():
+            with pytest.raises(FaultNeverStruck, match=r"reached 0 times\. Similar points"):
+                fault.wait_until_struck(timeout=0)
+        broker.faults.clear()
+
+
+def test_a_fault_whose_point_was_reached_only_before_it_was_added_says_so() -> None:
+    with served() as broker:
+        write(broker, b"a")
+        first = broker.faults.when("app sends Produce").do("drop")
+        with pytest.raises(FaultNeverStruck, match="No point was reached after it was added"):
+            first.wait_until_struck(timeout=0)
+        write(broker, b"b")
+        second = broker.faults.when("app sends Produce").do("drop")
+        with pytest.raises(FaultNeverStruck, match=r"to broker\" \(once, before the fault was added\)"):
+            second.wait_until_struck(timeout=0)
+        second.remove()
+
+
 def test_a_fault_that_waits_for_a_later_occurrence_says_how_often_its_point_was_reached() -> None:
     with served("when app sends Produce #3 do drop") as broker:
         write(broker, b"a", b"b")
