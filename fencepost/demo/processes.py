@@ -107,7 +107,7 @@ class ChildProcesses:
         errors = self._directory / f"{len(self._started):03d}-{name}.stderr"
         with errors.open("wb") as stderr:
             process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", *arguments],
+                [sys.executable, "-P", "-m", *arguments],
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=stderr,

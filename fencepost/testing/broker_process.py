@@ -231,7 +231,8 @@ class BrokerProcess:
             arguments += ["--advertised-listener", self.advertised_listener]
         if self.recording is not None:
             arguments += ["--record-to", str(self.recording.next_life())]
-        command = [sys.executable, "-m", "fencepost", "serve", *arguments]
+        # -P: a file of the user, such as outcome.py, must not take the place of a library.
+        command = [sys.executable, "-P", "-m", "fencepost", "serve", *arguments]
         if self._child is not None:  # it ended by itself
             self._child.end()
         self._child = child = _Child(command, self._heard, self._desk.heard, owner=self)

@@ -153,6 +153,17 @@ def test_a_fault_that_never_struck_fails_the_test(tmp_path: Path) -> None:
     assert f'the fault "{fault}" never struck' in broker.output, "the process says so, too"
 
 
+def test_it_ignores_the_modules_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "outcome.py").write_text(
+        "raise SystemExit('not the library that trio imports')", encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    with BrokerProcess(tmp_path / "data") as broker:
+        assert broker.is_running
+
+
 def test_what_goes_wrong_is_told_in_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(
         BrokerFailed, match=r"exit code 2[^|]*has no setting num\.partition[^|]*num\.partitions"
