@@ -306,7 +306,7 @@ def _mapping(key: Allowed, content: Allowed) -> Allowed:
             for each in value
         }
 
-    expected = f"a dictionary from {key.expected} to {content.expected}"
+    expected = f"a dictionary from {key.expected}{',' if ',' in key.expected else ''} to {content.expected}"
     return Allowed(expected, _is(Mapping), checked)
 
 
