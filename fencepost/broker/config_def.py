@@ -1,7 +1,7 @@
 """The definition of a setting, as in Kafka's ConfigDef: its name and type, and how its value is read.
 
-Rule: ValueError says what the value must be; whoever asked adds the name of the setting. Values have the
-forms of Java's parsers (ConfigDef.parseType). A client may send a long text, so none takes quadratic time.
+Rule: ValueError says what the value must be; the caller adds the name of the setting. Values have the forms
+of Java's parsers (ConfigDef.parseType). A client may send a long text, so each is read in linear time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FIELDS: Final = {"transaction.partition.verification.enable": "partition_verifi
 _BOOLEANS: Final = {"true": True, "false": False}
 _HIGHEST: Final = {ConfigType.INT: INT32_MAX, ConfigType.LONG: INT64_MAX}
 BLANKS: Final = "".join(map(chr, range(ord(" ") + 1)))  # what String.trim removes
-# In the digits of any script. Long strings of them are not parsed; zeros before them do not count.
+# Digits of any script, as in Java; after leading zeros 19 at most, since `int` takes quadratic time for more.
 _INTEGER: Final = re.compile(r"([+-]?)0*(\d{1,19})")
 _DECIMAL: Final = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[dDfF]?")
 

@@ -448,8 +448,8 @@ class FaultPlan:
         )
 
     def _other_id(self, when: Point) -> str:
-        """What to name instead, if the point has the transactional id of a client for its client id, or the
-        reverse.
+        """What to name instead, if the point names a client by its transactional id where its client id
+        belongs, or the reverse.
         """
         if when.kind in ARRIVES | LEAVES:
             client = when.who if when.kind is PointKind.SENDS else when.whom

@@ -62,11 +62,11 @@ class LogConfig:
 
 def conflict(configs: Mapping[str, str]) -> str | None:
     """Why a topic cannot have these settings together; each of them is valid (LogConfig.validateValues)."""
-    names = [name for name in ("min.compaction.lag.ms", "max.compaction.lag.ms") if name in configs]
-    lags = [parse_config(name, configs[name]) for name in names]
-    if lags == sorted(lags):
+    names = ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    if not configs.keys() >= {*names}:
         return None
-    return " is more than ".join(f"{name}={lag}" for name, lag in zip(names, lags, strict=True))
+    low, high = (parse_config(name, configs[name]) for name in names)
+    return None if low <= high else f"{names[0]}={low} is more than {names[1]}={high}"
 
 
 SEGMENT_BYTES_MIN: Final = 1 << 20  # as since Kafka 4.0 (KIP-1030): a smaller one would make a file per batch

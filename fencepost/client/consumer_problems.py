@@ -54,8 +54,7 @@ class ConsumerProblems:
         """Looks for problems: returns the warnings that are due, and sets the errors that poll() raises."""
         self._before, self._since = self._since, {}
         self._notice_missing(readings, now)
-        warnings = [*self._unreadable_topics(member, now)]
-        warnings += self._refused(readings, member, now)
+        warnings = [*self._unreadable_topics(member, now), *self._refused(readings, member, now)]
         return [WarnProgram(warning) for warning in warnings]
 
     def _lasts(self, kind: str, what: object, now: int, patience_ms: int) -> bool:

@@ -58,10 +58,13 @@ class RecordTooLarge(ClientError):
     advice = "Split the record, or store the data elsewhere and send a reference"
 
 
+_ABORT: Final = "Call abort_transaction(), unless a `with` block has done so"
+
+
 class TransactionAborted(ClientError):
     """A part of the transaction failed, so it cannot commit; read_committed never shows its records."""
 
-    advice = "Call abort_transaction(), unless a `with` block has done so; then repeat the transaction"
+    advice = f"{_ABORT}; then repeat the transaction"
 
 
 class ProducerFenced(ClientError):
@@ -164,8 +167,8 @@ class AuthorizationFailed(RequestFailed):
 
 
 _SPOILED: Final = (
-    "Call abort_transaction(), unless a `with` block has done so: it raises ProducerFenced if a newer "
-    "producer has this transactional id; otherwise the transaction has timed out, and can be repeated"
+    f"{_ABORT}: it raises ProducerFenced if a newer producer has this transactional id; otherwise the "
+    "transaction has timed out, and can be repeated"
 )
 _SMALLER: Final = "smaller records, set a batch_size below max.message.bytes of the topic, or raise that"
 _NAME: Final = "Choose another name, of up to 249 ASCII letters, digits, '.', '_' and '-'"
@@ -178,8 +181,7 @@ _ADVICE_BY_ERROR: Final[dict[tuple[type[ClientError], ErrorCode], str]] = {
     (DeliveryFailed, _E.INVALID_PRODUCER_EPOCH): _SPOILED,
     (TransactionAborted, _E.INVALID_PRODUCER_EPOCH): _SPOILED,
     (DeliveryFailed, _E.MESSAGE_TOO_LARGE): f"Send {_SMALLER}",
-    (TransactionAborted, _E.MESSAGE_TOO_LARGE): "Call abort_transaction(), unless a `with` block has done "
-    f"so; then repeat with {_SMALLER}",
+    (TransactionAborted, _E.MESSAGE_TOO_LARGE): f"{_ABORT}; then repeat with {_SMALLER}",
     (DeliveryFailed, _E.UNKNOWN_TOPIC_OR_PARTITION): "Send the record again, to a partition that exists",
     (DeliveryFailed, _E.INVALID_RECORD): "A record of a compacted topic needs a key: send it with one",
     (ProducerFailed, _E.INVALID_TRANSACTION_TIMEOUT): "Close it and create one with a shorter "

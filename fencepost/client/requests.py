@@ -84,8 +84,8 @@ class RequestMachine:
         """A call waits for a minute, and poll() returns nothing: the program would not know why."""
         if self.cluster.is_unreachable and not self._is_warned:
             self._is_warned = True
-            because = f"no broker answered at {self.cluster.bootstrap_in_words()}; the client keeps trying"
-            self._out.append(WarnProgram(f"{because}: check the address, and that a broker runs there"))
+            what = f"no broker answered at {self.cluster.bootstrap_in_words()}; the client keeps trying"
+            self._out.append(WarnProgram(f"{what}: check the address, and that a broker runs there"))
 
     def _step(self, now: int) -> list[Effect]:
         for finished in self.calls.expired(now):

@@ -145,6 +145,7 @@ def is_other_file(file: ReadableFile, described: DescribedFile, *, start: int = 
             if offset >= summary.end_offset:
                 break
     except ProtocolViolation:
+        # The index may be of the right file and this be another one, in which no batch begins there.
         return start > 0 and is_other_file(file, described)
     if last is None:
         return False

@@ -342,8 +342,8 @@ def read_group_batch(batch: Buffer, header: BatchHeader) -> GroupBatch:
             groups.append(group)
         elif (consumer := read_consumer_entry(key or b"", value)) is not None:
             consumers.append(consumer)
-    is_thinned = header.record_count <= header.last_offset_delta
-    return GroupBatch(tuple(offsets), tuple(groups), tuple(consumers), tuple(deltas) if is_thinned else ())
+    places = tuple(deltas) if header.is_thinned else ()
+    return GroupBatch(tuple(offsets), tuple(groups), tuple(consumers), places)
 
 
 def read_offsets(batch: Buffer, header: BatchHeader) -> list[OffsetEntry]:

@@ -21,8 +21,8 @@ NO_TIMESTAMP: Final = -1
 NO_OFFSET: Final = -1
 NO_LEADER_EPOCH: Final = -1
 NO_ACKS: Final = 0  # Produce: the producer wants no reply
-NO_GENERATION: Final = -1  # of no group (JoinGroupRequest.UNKNOWN_GENERATION_ID)
-NO_MEMBER: Final = ""  # of no group (JoinGroupRequest.UNKNOWN_MEMBER_ID)
+NO_GENERATION: Final = -1  # not a member of a group (JoinGroupRequest.UNKNOWN_GENERATION_ID)
+NO_MEMBER: Final = ""  # not a member yet (JoinGroupRequest.UNKNOWN_MEMBER_ID)
 NO_TOPIC_ID: Final = bytes(16)  # Uuid.ZERO_UUID
 
 INT16_MAX: Final = 2**15 - 1
