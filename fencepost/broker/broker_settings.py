@@ -9,9 +9,9 @@ import attrs
 
 from fencepost.broker.access.session import AccessSettings
 from fencepost.broker.feed import Feed
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.observer import Observer
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.wire_protocols import ServedProtocol
 from fencepost.journal.journal import JournalSettings
 

@@ -42,12 +42,12 @@ from fencepost.broker.fault_handles import Faults, ThreadDesk, naming_help
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_site import injector_of
 from fencepost.broker.feed import Feed
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.lifecycle import Ready, machine_of, serve
 from fencepost.broker.listeners import PORT_MAX, bound_sockets, parsed_listener
 from fencepost.broker.loop_calls import LoopCalls
 from fencepost.broker.observer import Observer
 from fencepost.broker.settings import ConnectionSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.user_calls import ObserverFailed, UserCalls
 from fencepost.broker.wire_protocols import ServedProtocol
 from fencepost.journal.power import Machine

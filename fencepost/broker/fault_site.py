@@ -17,8 +17,8 @@ from fencepost.broker.contract import Append, Reply, ReplyTo
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_requests import FAULT_REQUESTS
 from fencepost.broker.faults import Abilities
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.notices import BROKER
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Request
 

@@ -36,10 +36,10 @@ Rule: the appends of a step are written before its effects happen. The process m
 # When a write or a sync fails, it is unknown which bytes are on the disk, and a second fsync may succeed
 # without having written them (the page is clean by then). So it is not repeated. The host drops the appends
 # of this log that are still queued, closes the journal, and reports StorageFailed. The node sends an error to
-# everyone who waits, and asks the controller for a new leader epoch; `_load` then reads the log again from
-# the disk. Kafka takes a whole log directory offline instead (LogManager.handleLogDirFailure). The metadata
-# log has no controller above it, so its failure stops the process (MetadataLost). A log that is damaged, or
-# that this process has no right to read, stays out of service until the next start.
+# everyone who waits, and asks the controller for a new leader epoch; `led_logs.py` then reads the log again
+# from the disk. Kafka takes a whole log directory offline instead (LogManager.handleLogDirFailure). The
+# metadata log has no controller above it, so its failure stops the process (MetadataLost). A log that is
+# damaged, or that this process has no right to read, stays out of service until the next start.
 #
 # Each log is held together with the leader epoch under which this host opened it (`Held`). In a simulated
 # cluster the journals outlive their node: a replaced leader must neither write to the log of its successor
@@ -47,10 +47,8 @@ Rule: the appends of a step are written before its effects happen. The process m
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from itertools import islice
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
@@ -75,7 +73,6 @@ from fencepost.broker.contract import (
     Outcome,
     Received,
     Remove,
-    RemoveFailed,
     Reply,
     ReplyEpochEnds,
     ReplyFetched,
@@ -90,11 +87,14 @@ from fencepost.broker.contract import (
     Warn,
 )
 from fencepost.broker.dispatch import step
+from fencepost.broker.led_logs import FilesInTheWay, LedLogs
 from fencepost.broker.log_cleanup import orders_to_clean_coordinators
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.reads import Reads
+from fencepost.broker.sync_policy import SyncPolicy, waits
+from fencepost.broker.troubles import Trouble, TroubleKind
 from fencepost.broker.upkeep import Upkeep
 from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.journal import Journal, StaleLeader
@@ -102,23 +102,7 @@ from fencepost.journal.manifest import ManifestState
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import DamagedLog, NoAccess, StorageError
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import (
-    CLUSTER_METADATA_TOPIC,
-    INTERNAL_TOPICS,
-    NO_OFFSET,
-    NO_TOPIC_ID,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-)
-
-
-class SyncPolicy(Enum):
-    """The point at which an append counts as durable: `--sync`."""
-
-    NONE = "none"  # the write: survives kills of the process, not the loss of power; Kafka's default
-    COMMIT = "commit"  # the sync, for everything transactional: data, offsets, markers, decisions
-    ALL = "all"  # the sync, for every batch
-
+from fencepost.protocol.terms import INTERNAL_TOPICS, NO_OFFSET, NO_TOPIC_ID, TopicPartition
 
 MANIFEST_INTERVAL_MS: Final = 200  # readers without a broker lag this far, and more with many partitions
 MANIFESTS_MAX: Final = 200  # written at a time, in about 20 ms: requests come in between
@@ -157,38 +141,6 @@ class Journals(Protocol):
     def abandon(self) -> None: ...
 
 
-class TroubleKind(Enum):
-    """What kind of trouble it is."""
-
-    NOTE = "note"  # something that the broker has dealt with
-    DISK = "disk"  # a file could not be read or written
-    BUG = "bug"
-
-
-class Trouble(NamedTuple):
-    """Something for the operator to read; those with one cause are logged once per interval."""
-
-    text: str
-    cause: str
-    kind: TroubleKind
-
-    @classmethod
-    def of(cls, text: str, kind: TroubleKind) -> Trouble:
-        """Trouble that is its own cause."""
-        return cls(text, text, kind)
-
-    @classmethod
-    def bug(cls, what: str, problem: Exception) -> Trouble:
-        """A failure of the broker's own code, and what the broker does about it.
-
-        The cause is the line of code that raised.
-        """
-        raised = traceback.extract_tb(problem.__traceback__)[-1]
-        text = "".join(traceback.format_exception(problem))
-        cause = f"{type(problem).__name__} at {raised.filename}:{raised.lineno}"
-        return cls(f"a bug in the broker; the broker {what}\n{text}", cause, TroubleKind.BUG)
-
-
 class Held(NamedTuple):
     """A log that this host writes to under one leader epoch; a later leadership has its own."""
 
@@ -198,37 +150,6 @@ class Held(NamedTuple):
     @property
     def is_newest(self) -> bool:
         return self.journal.leader_epoch <= self.leader_epoch
-
-
-class FilesInTheWay(StorageError):
-    """Files of an unknown topic lie where a new partition begins, and the broker cannot move them: an
-    operator has to.
-    """
-
-
-def may_use_snapshot(key: TopicPartition) -> bool:
-    """Snapshots hold producers only, so a log with a coordinator on top is read from its start."""
-    return key.topic not in INTERNAL_TOPICS
-
-
-FoundSnapshot = tuple[int, Sequence[ProducerSnapshot]]
-"""The offset of a snapshot, and its producers."""
-
-
-def order_to_lead(
-    journal: Journal, leader_epoch: int, found: FoundSnapshot | None, *, is_restart: bool
-) -> BecomeLeader:
-    """What a new leader learns of its log. `batches` is lazy: the log must not change before it is read."""
-    return BecomeLeader(
-        partition=journal.partition,
-        leader_epoch=leader_epoch,
-        log_start_offset=journal.log_start_offset,
-        oldest_offset=journal.oldest_offset,
-        batch_start=journal.batch_start(journal.log_start_offset),
-        snapshot=None if found is None else (found[0], tuple(found[1])),
-        is_restart=is_restart,
-        batches=journal.batches(journal.oldest_offset if found is None else found[0]),
-    )
 
 
 def manifest_of(state: Partition) -> ManifestState:
@@ -272,11 +193,12 @@ class Host:
     contains_failures: bool = False  # a server does; in tests and simulations an exception ends the run
     requests_waiting: int = 0  # client requests in the inbox
     wakes_at_ms: int | None = None
+    led_logs: LedLogs = attrs.field(init=False)
     reads: Reads = attrs.field(init=False)
     upkeep: Upkeep = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.reads, self.upkeep = Reads(self), Upkeep(self)
+        self.led_logs, self.reads, self.upkeep = LedLogs(self), Reads(self), Upkeep(self)
         if self.contains_failures:
             self.node.contain = self._contain
 
@@ -287,12 +209,13 @@ class Host:
         if self.node_id == self.node.settings.controller_id:
             # The controller elects everyone but itself; a rising epoch fences its own earlier incarnation.
             epoch = self.directory.journal(METADATA_PARTITION).leader_epoch + 1
-            self._lead(Assign(partition=METADATA_PARTITION, leader_id=self.node_id, leader_epoch=epoch), now)
+            assign = Assign(partition=METADATA_PARTITION, leader_id=self.node_id, leader_epoch=epoch)
+            self.led_logs.lead(assign, now)
             # Before any partition is led: a new topic of the name would find the files of the old one.
             for key in self.directory.partitions():
                 removed = self.node.cluster.removed.get(key.topic)
-                if removed is not None:
-                    self._delete(key, removed.topic_id)  # a kill hit between the TopicRemoved record and this
+                if removed is not None:  # a kill came between the TopicRemoved record and this
+                    self.led_logs.delete(key, removed.topic_id)
             self.directory.finish_deleting()
         self.inbox.append(Started(node_id=self.node_id))
 
@@ -340,7 +263,7 @@ class Host:
             except Exception as problem:  # noqa: BLE001 - the barrier, see dispatch.step
                 self._contain_act(problem, act, now)
         elif self.inbox:
-            self._take(self.inbox.popleft(), now)
+            self.take(self.inbox.popleft(), now)
 
     def work_until_idle(self, now: int, *, pauses: bool = False) -> None:
         """Perform every action that is possible at time `now` (milliseconds). With `pauses`, stop as soon as
@@ -356,7 +279,7 @@ class Host:
                     self._contain_act(problem, act, now)
             if not inbox or (pauses and self.answers and not self.requests_waiting):
                 return
-            self._take(inbox.popleft(), now)
+            self.take(inbox.popleft(), now)
 
     def tick(self, now: int) -> None:
         """Offer a Tick when one is due."""
@@ -364,7 +287,7 @@ class Host:
             self.wakes_at_ms = None
             self.inbox.append(Tick())
 
-    def _take(self, arrived: Input, now: int) -> None:
+    def take(self, arrived: Input, now: int) -> None:
         """Let the node take an input; appends are performed before effects."""
         if type(arrived) is Received and arrived.to.connection != NODE:
             self.requests_waiting -= 1
@@ -389,7 +312,7 @@ class Host:
         log, so it is read again. Other effects are performed: they concern what happened before.
         """
         if isinstance(problem, StorageError):
-            raise problem  # an error of the disk from which a log is read, not a bug: see `_lead`
+            raise problem  # an error of the disk from which a log is read, not a bug: see `LedLogs.lead`
         if isinstance(arrived, BecomeLeader) and arrived.partition == METADATA_PARTITION:
             # Reading it again would fail again, and without it nothing can be served.
             raise MetadataLost(f"the log of the cluster's metadata cannot be read: {problem}") from problem
@@ -477,9 +400,9 @@ class Host:
 
     def _create(self, key: TopicPartition, leader_epoch: int) -> Held:
         """Create the log of a partition that was led without files, for the topic of this name."""
-        return self._hold(key, leader_epoch, self.node.topic_id(key.topic) or NO_TOPIC_ID)
+        return self.hold(key, leader_epoch, self.node.topic_id(key.topic) or NO_TOPIC_ID)
 
-    def _hold(self, key: TopicPartition, leader_epoch: int, topic_id: bytes) -> Held:
+    def hold(self, key: TopicPartition, leader_epoch: int, topic_id: bytes) -> Held:
         """Open a log for this leadership. A replaced leader keeps this object, so that it never reaches the
         log of a later leader, or of a later topic, under the same name.
         """
@@ -544,7 +467,7 @@ class Host:
             self.wrote(append)
         self.changed[key] = None
         self.written[key] = end = append.header.next_offset
-        if self.policy is not SyncPolicy.NONE and (key in self.unsynced or _waits(self.policy, append)):
+        if self.policy is not SyncPolicy.NONE and (key in self.unsynced or waits(self.policy, append)):
             self.unsynced.add(key)
         else:
             self.inbox.appendleft(Durable(partition=key, offset=end))
@@ -609,115 +532,6 @@ class Host:
         self.to_do.extend(kept)
         self.unsynced.discard(key)
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether this is a cluster of one. Then the files of a new partition may wait for its first append:
-        no other node needs to find them.
-        """
-        return len(self.node.cluster.brokers) <= 1
-
-    def _lead(self, assign: Assign, now: int) -> None:
-        """Load the partition's log, and give it to the node as BecomeLeader."""
-        key = assign.partition
-        # Each leadership opens its log under its own epoch: `_load` does, or without files the first append.
-        self.held.pop(key, None)
-        try:
-            if assign.is_new:
-                self._set_aside(assign)
-            if self.directory.has(key) or not self.is_alone:
-                self._load(assign, now)
-            else:
-                self._take(BecomeLeader(partition=key, leader_epoch=assign.leader_epoch), now)
-        except StorageError as problem:
-            self.lose(key, problem)
-        except StaleLeader as problem:
-            # Either a loss of power took the end of the metadata log, and later elections will exceed this
-            # epoch; or another election has happened, and the controller will report it. Retry later.
-            self.warn(f"{key}: {problem}")
-            self.inbox.appendleft(StorageFailed(partition=key))
-
-    def _set_aside(self, assign: Assign) -> None:
-        """Move files away that lie where a new partition begins, unless a newer leader already writes there.
-
-        Files of a partition that the metadata removed were deleted by `start` or `_remove`. So the metadata
-        lost its records, or an operator put the files there: either way someone may need them.
-        """
-        key = assign.partition
-        if self.directory.has(key) and (
-            self.is_alone or self.directory.journal(key).leader_epoch < assign.leader_epoch
-        ):
-            try:
-                aside = self.directory.set_aside(key)
-            except StorageError as problem:
-                raise FilesInTheWay(
-                    f"{problem}. {key} has files of a topic that the metadata does not know, so the new "
-                    f"partition is not served. Stop the broker, and move {key} out of the data directory "
-                    "before it starts again. Do not delete the topic: files without a manifest go with it"
-                ) from problem
-            if aside is not None:
-                text = f"{key}: found files of a topic that the metadata does not know; moved them to {aside}"
-                self.warn(text)
-
-    def _load(self, assign: Assign, now: int) -> None:
-        key = assign.partition
-        journal = self._hold(key, assign.leader_epoch, assign.topic_id).journal
-        if journal.dropped is not None:
-            self.warn(journal.dropped)
-            journal.dropped = None
-        self.upkeep.forget(key)
-        # A node that opens its log anew knows only the last batch of each producer, as Kafka does after a
-        # restart; an election while the log is open loses none.
-        is_restart = assign.was_leader and journal.is_fresh
-        journal.lead(assign.leader_epoch)
-        if self.policy is not SyncPolicy.NONE:
-            journal.sync()  # readers will see the recovered batches, so these must not vanish again
-        found = journal.newest_snapshot(journal.log_end_offset) if may_use_snapshot(key) else None
-        for removed in journal.take_removed_snapshots():
-            self.warn(removed)
-        order = order_to_lead(journal, assign.leader_epoch, found, is_restart=is_restart)
-        self._take(order, now)  # reads the log within this step, before anything else writes to it
-        self.written[key] = journal.log_end_offset
-        self.changed[key] = None
-
-    def _remove(self, removed: Remove, now: int) -> None:
-        key = removed.partition
-        self._sync_deletion()
-        self.upkeep.forget(key)
-        self.held.pop(key, None)
-        self.changed.pop(key, None)
-        self.written.pop(key, None)
-        self.unsynced.discard(key)
-        if self.directory.has(key):
-            self._delete(key, removed.topic_id)
-        # Sync once for all partitions of a topic, and before the next record of the metadata is written.
-        if not (self.to_do and isinstance(self.to_do[0], Remove)):
-            try:
-                self.directory.finish_deleting()
-            except StorageError as problem:
-                self.disk_failed(f"{key}: {problem}; a loss of power may bring the deleted log back")
-
-    def _sync_deletion(self) -> None:
-        """Make the record of a deletion durable before the files go: a loss of power must not take it alone,
-        and bring the topic back without them.
-        """
-        if self.policy is SyncPolicy.NONE:  # under the others, it was durable before anyone acted on it
-            try:
-                self.led_journal(METADATA_PARTITION).sync()
-            except StorageError as problem:
-                self.lose(METADATA_PARTITION, problem)
-
-    def _delete(self, key: TopicPartition, topic_id: bytes) -> None:
-        try:
-            aside = self.directory.delete(key, topic_id)
-            if aside is not None:
-                self.warn(f"{key}: found files of another topic than the deleted one; moved them to {aside}")
-        except StorageError as problem:
-            self.disk_failed(
-                f"{key}: {problem}; the topic is deleted, and no other one can have its name until a start "
-                "of the broker deletes these files"
-            )
-            self.inbox.appendleft(RemoveFailed(partition=key))
-
     def write_manifests(self) -> bool:
         """Write the manifests of changed logs, for readers without a broker, up to MANIFESTS_MAX of them.
         Returns whether more are waiting.
@@ -756,21 +570,9 @@ class Host:
         MoveLogStart: move_log_start,
         ExpireLog: lambda host, act, now: host.upkeep.expire(act, now),
         CleanLog: lambda host, act, now: host.upkeep.clean(act, now),
-        Assign: _lead,
-        Remove: _remove,
+        Assign: lambda host, act, now: host.led_logs.lead(act, now),
+        Remove: lambda host, act, now: host.led_logs.remove(act),
         Configure: _configure,
         WakeMe: _wake_me,
         Warn: lambda host, act, now: host.warn(act.because),
     }
-
-
-# Under `commit`, decisions and granted identities must survive as surely as the data that they are about.
-_COORDINATION: Final = frozenset({TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC})
-
-
-def _waits(policy: SyncPolicy, append: Append) -> bool:
-    """Whether this batch counts as durable only after a sync."""
-    return policy is SyncPolicy.ALL or (
-        policy is SyncPolicy.COMMIT
-        and (append.header.is_transactional or append.partition.topic in _COORDINATION)
-    )

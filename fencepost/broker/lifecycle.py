@@ -36,12 +36,13 @@ from fencepost.broker.connections import half_of_descriptors, raise_descriptor_l
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_site import injector_of
 from fencepost.broker.feed import FEED_BYTES
-from fencepost.broker.host import Host, MetadataLost, SyncPolicy
+from fencepost.broker.host import Host, MetadataLost
 from fencepost.broker.listeners import bound_sockets
 from fencepost.broker.memory import MemoryBound
 from fencepost.broker.node import Node
 from fencepost.broker.notices import BROKER
 from fencepost.broker.server import ROUND_NS, Killed, Server
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.memory import MemoryStorage

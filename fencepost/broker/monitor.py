@@ -13,9 +13,10 @@ from fencepost.broker.clocks import monotonic_ms, now_ms
 from fencepost.broker.connections import Connection, InProgress
 from fencepost.broker.contract import BecomeLeader, Input, Outcome, Received, Reply
 from fencepost.broker.counters import Counters
-from fencepost.broker.host import Host, Trouble, TroubleKind
+from fencepost.broker.host import Host
 from fencepost.broker.notices import FENCED, REPORTED, Notices
 from fencepost.broker.status import with_counts
+from fencepost.broker.troubles import Trouble, TroubleKind
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.messages import BrokerStatusReply
 

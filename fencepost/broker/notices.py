@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from fencepost.broker.contract import BecomeLeader, Input, Outcome, Tick
-from fencepost.broker.host import Trouble, TroubleKind
 from fencepost.broker.node import Node
+from fencepost.broker.troubles import Trouble, TroubleKind
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import (

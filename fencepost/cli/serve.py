@@ -149,8 +149,8 @@ def serve(
 
     from fencepost.broker.broker_configs import kafka_generation
     from fencepost.broker.broker_settings import BrokerSettings
-    from fencepost.broker.host import SyncPolicy
     from fencepost.broker.settings import ConnectionSettings
+    from fencepost.broker.sync_policy import SyncPolicy
     from fencepost.broker.wire_protocols import ServedProtocol
 
     of_node, of_connections = _overridden(override)

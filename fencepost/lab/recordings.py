@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import attrs
 
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.lab.document import Json, RunDocument, RunFacts, document
 from fencepost.lab.explored import PathObserver
 from fencepost.lab.observer import RunObserver, consumer_of

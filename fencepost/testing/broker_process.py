@@ -37,8 +37,8 @@ from fencepost.broker.embedded import (
 )
 from fencepost.broker.fault_handles import Faults, naming_help
 from fencepost.broker.faults import Abilities
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.listeners import parsed_listener
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.protocol.forked_process import in_child
 from fencepost.testing.fault_desk import ProcessDesk
 from fencepost.testing.process_recording import ProcessRecording

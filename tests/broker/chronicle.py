@@ -13,8 +13,8 @@ import attrs
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import BecomeLeader, Input, Outcome, Reply, Tick
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.storage import directory_name
 from fencepost.protocol.batches import BatchHeader

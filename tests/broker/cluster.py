@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.broker.contract import Answered, Disconnected, Reassign, Received, Reply, ReplyTo
-from fencepost.broker.host import Host, SyncPolicy
+from fencepost.broker.host import Host
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage

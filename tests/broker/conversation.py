@@ -13,8 +13,8 @@ from typing import Final
 import attrs
 
 from fencepost.broker.contract import Reply, ReplyTo
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode

@@ -8,7 +8,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker.contract import ReplyTo
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.simulated import APPEND, SimulatedStorage
 from fencepost.journal.storage import StorageError, directory_name
 from fencepost.protocol.errors import ErrorCode

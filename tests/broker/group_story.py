@@ -7,8 +7,8 @@ from typing import Final
 from fencepost.broker.contract import ReplyTo
 from fencepost.broker.groups.group import Group
 from fencepost.broker.groups.state import Groups
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     DescribedGroup,

@@ -11,10 +11,11 @@ from typing import Final, NamedTuple, Protocol, Self
 import attrs
 
 from fencepost.broker.contract import BecomeLeader, Disconnected, Input, Outcome, Received, Reply, ReplyTo
-from fencepost.broker.host import Host, SyncPolicy
+from fencepost.broker.host import Host
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.journal import JournalSettings

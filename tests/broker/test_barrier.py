@@ -12,11 +12,12 @@ from fencepost.broker import dispatch
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Answered, BecomeLeader, Durable
-from fencepost.broker.host import MetadataLost, SyncPolicy
+from fencepost.broker.host import MetadataLost
 from fencepost.broker.memory import FETCHES_MAX
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
 from fencepost.broker.purgatory import InFlight, InFlightMarkers
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.transactions import handlers, markers
 from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.journal import Journal

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from fencepost.broker.contract import Reassign, Reply
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import TopicPartition, TransactionState

@@ -11,9 +11,9 @@ import pytest
 
 from fencepost import Admin, Broker, Producer
 from fencepost.broker.contract import MoveLogStart
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.partitions.checks import header_of
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
 from fencepost.journal.cleaning import Cleaning

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.catalogue import CATALOGUE_FILE
 from fencepost.journal.manifest import LOG_START_FILE, write_log_start
 from fencepost.journal.memory import MemoryFile

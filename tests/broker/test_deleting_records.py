@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.manifest import LOG_START_FILE
 from fencepost.journal.memory import MemoryStorage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.broker.contract import Durable
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode

@@ -7,8 +7,8 @@ import pytest
 
 from fencepost.broker.contract import Tick
 from fencepost.broker.expiration import expired, partitions_with_late_transactions
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     DescribeProducers,

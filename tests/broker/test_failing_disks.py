@@ -6,7 +6,9 @@ import pytest
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Answered, StorageFailed
-from fencepost.broker.host import MetadataLost, SyncPolicy, TroubleKind
+from fencepost.broker.host import MetadataLost
+from fencepost.broker.sync_policy import SyncPolicy
+from fencepost.broker.troubles import TroubleKind
 from fencepost.journal.indexes import OFFSET_ENTRY
 from fencepost.journal.manifest import MANIFEST_FILE, decode_manifest
 from fencepost.journal.segments import INDEX, LOG, file_name

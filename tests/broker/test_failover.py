@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import FetchReply, ProduceReply, TxnOffsetCommitReply
 from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState

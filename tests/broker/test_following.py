@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Reassign, StorageFailed
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryFile
 from fencepost.journal.segments import LOG, file_name

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from fencepost.broker.contract import ResignLeader
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import GroupState

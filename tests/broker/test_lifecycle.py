@@ -24,9 +24,9 @@ from fencepost import Admin, Broker, BrokerProcess, Consumer, Producer, TopicPar
 from fencepost.broker import embedded
 from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.embedded import BrokerFailed
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.lifecycle import machine_of
 from fencepost.broker.listeners import BoundSockets, CannotListen
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.power import Machine, ProcessFile
 
 EVENTS = TopicPartition("events", 0)

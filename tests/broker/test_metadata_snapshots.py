@@ -10,7 +10,7 @@ import pytest
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import RemoveFailed
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
 from fencepost.journal.simulated import SimulatedStorage

@@ -9,10 +9,10 @@ import pytest
 
 import fencepost
 from fencepost.broker.contract import BecomeLeader, Outcome
-from fencepost.broker.host import Trouble, TroubleKind
 from fencepost.broker.node import Node
 from fencepost.broker.notices import NOTICE_INTERVAL_MS, Notices
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.troubles import Trouble, TroubleKind
 from fencepost.client.admin import AbortSpec
 
 PATIENCE_S = 60.0

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.simulated import SimulatedStorage
 from tests.broker.disks import SYNCING, keeps_nothing, simulated
 from tests.broker.requests import (

@@ -15,7 +15,8 @@ from typing import Final
 import attrs
 import pytest
 
-from fencepost.broker.host import manifest_of, order_to_lead
+from fencepost.broker.host import manifest_of
+from fencepost.broker.led_logs import order_to_lead
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition, ProducerEntry

@@ -13,9 +13,9 @@ import trio
 
 from fencepost.broker import connections
 from fencepost.broker.broker_settings import BrokerSettings
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.memory import FETCHES_MAX
 from fencepost.broker.server import Server
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.memory import MemoryFile, MemoryStorage
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from fencepost.broker.broker_settings import BrokerSettings
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode

@@ -6,12 +6,12 @@ import pytest
 
 from fencepost.broker.clocks import now_ms
 from fencepost.broker.counters import DISK_PROBLEMS_KEPT
-from fencepost.broker.host import Trouble, TroubleKind
 from fencepost.broker.metrics_port import MetricsPort
 from fencepost.broker.node import Node
 from fencepost.broker.server import Server
 from fencepost.broker.status import partition_statuses, unserved
 from fencepost.broker.transactions.state import Transactions
+from fencepost.broker.troubles import Trouble, TroubleKind
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition
 from tests.broker.requests import ORDERS, batch, body_of, produce_batches

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
 from fencepost.journal.journal import JournalSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.broker.contract import Reply
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.transactions.tables import (
     END_VERSION_2,
     MOVES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.broker.contract import Answered, ResignLeader, StorageFailed, Tick
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.transactions import state as transactions
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import WriteTxnMarkersReply

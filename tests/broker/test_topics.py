@@ -15,8 +15,8 @@ from fencepost.broker.cluster.controller import (
     create_topics,
 )
 from fencepost.broker.contract import NOBODY as NO_ONE
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.log_config import parse_config
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import StorageError
 from fencepost.protocol import messages as m

@@ -606,7 +606,7 @@ OF_TOPICS: Final = (
         "a deletion is not synced",
         breaks="After a loss of power, the directory of a deleted topic is there again.",
         workload="topics",
-        edits=(Edit("broker.host:Host._remove", {"self.directory.finish_deleting()": "pass"}),),
+        edits=(Edit("broker.led_logs:LedLogs.remove", {"host.directory.finish_deleting()": "pass"}),),
     ),
     Mutation(
         "the offsets of a deleted topic are kept",

@@ -23,11 +23,12 @@ from fencepost.broker.contract import (
 )
 from fencepost.broker.groups.group import Group, Member
 from fencepost.broker.groups.state import Committed, Groups
-from fencepost.broker.host import Host, SyncPolicy
+from fencepost.broker.host import Host
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.transactions.state import Transactions
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.group_member import GroupMember

@@ -17,11 +17,11 @@ import pytest
 from fencepost.broker.contract import Decision, Durable
 from fencepost.broker.dispatch import INPUTS
 from fencepost.broker.groups import state as groups
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.leader_log import LeaderLog, TransactionLog
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks as batch_checks
 from fencepost.broker.partitions.partition import Partition
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.transactions import end_txn, handlers, markers
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.state import TransactionDecision

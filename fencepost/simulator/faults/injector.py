@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.broker.access.authorize import refusal
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.faults.phrases import DAMAGES, LASTS_MS, Action, ActionKind, Fault, Point, PointKind
 from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.protocol.errors import NO_ERROR, ErrorCode

@@ -26,7 +26,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.faults.phrases import Action, ActionKind
 from fencepost.protocol import messages
 from fencepost.protocol.messages import ReplyBody, Request

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import attrs
 
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.simulator.faults.random_faults import DAMAGES, DEATHS, FaultKind
 from fencepost.simulator.scenarios.model import (
     LONG_MS,

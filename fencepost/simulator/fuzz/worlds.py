@@ -14,7 +14,7 @@ import attrs
 
 from fencepost.broker.broker_configs import kafka_generation
 from fencepost.broker.config_def import COMPACT, DELETE
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.log_model.compaction import CleanupRules
 from fencepost.protocol.messages import CreateTopic, ReplyBody, TopicConfig
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, IsolationLevel, TopicPartition

@@ -11,9 +11,10 @@ from typing import Any
 import attrs
 
 from fencepost.broker.contract import BecomeLeader
-from fencepost.broker.host import Host, SyncPolicy
+from fencepost.broker.host import Host
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import ProducerEntry
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import BatchHeader, checksum_matches

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 
 import attrs
 
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.kafka_fixes import FIX_NAMES, KafkaFixes
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.client.assignors import ASSIGNORS
 from fencepost.client.settings import newest_dialect

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from fencepost.broker.host import SyncPolicy
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.faults.phrases import ActionKind
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.records import read_columns

@@ -34,9 +34,10 @@ from typing import Any, Final
 import attrs
 
 from fencepost.broker.contract import Answered, Append, Disconnected, Input, Outcome, Received, ReplyTo
-from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, MetadataLost, SyncPolicy
+from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, MetadataLost
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.journal import Journal
 from fencepost.journal.storage import DamagedLog, StorageError
 from fencepost.protocol.errors import ErrorCode

@@ -28,9 +28,9 @@ from typing import Any, Final
 import attrs
 
 from fencepost.broker.contract import Reassign
-from fencepost.broker.host import SyncPolicy
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.client.metadata import CoordinatorOf
 from fencepost.client.retries import CONTROLLER, Target
 from fencepost.journal.journal import Journal, JournalSettings
