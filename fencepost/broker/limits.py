@@ -131,11 +131,14 @@ def refused(request: object) -> Refused | None:
     for name, limit in _limited_fields(type(request)):
         value = getattr(request, name)
         if value is not None and len(value) > limit.value:
-            assert limit.error is not None, "the limits of fields are answered"
-            return Refused(
-                limit.error, f"{limit.what}: {len(value)} {limit.unit}; the limit is {limit.value}"
-            )
+            return exceeded(limit, len(value))
     return None
+
+
+def exceeded(limit: Limit, count: int) -> Refused:
+    """The refusal of a request that exceeds a limit."""
+    assert limit.error is not None, "the limits that a request can exceed have an error"
+    return Refused(limit.error, f"{limit.what}: {count} {limit.unit}; the limit is {limit.value}")
 
 
 _SETTINGS: Final = NodeSettings()

@@ -287,7 +287,7 @@ def test_a_cluster_has_so_many_partitions_and_not_more(monkeypatch: pytest.Monke
     story = Story()
     there = sum(len(topic.leaders) for topic in story.host.node.cluster.topics.values())
     few = limits.CLUSTER_PARTITIONS._replace(value=there + 3)
-    monkeypatch.setattr("fencepost.broker.cluster.controller.CLUSTER_PARTITIONS", few)
+    monkeypatch.setattr("fencepost.broker.cluster.topics.CLUSTER_PARTITIONS", few)
     errors = [
         body_of(story.ask(request), m.CreateTopicsReply).topics[0].error for request in (create(4), create(3))
     ]
@@ -315,7 +315,7 @@ def test_the_settings_of_all_topics_fit_into_a_snapshot_of_the_metadata(
 ) -> None:
     story = Story(topics={"orders": 1, "others": 1})
     few = limits.CLUSTER_CONFIGS._replace(value=1_000)
-    monkeypatch.setattr("fencepost.broker.cluster.controller.CLUSTER_CONFIGS", few)
+    monkeypatch.setattr("fencepost.broker.cluster.topic_configs.CLUSTER_CONFIGS", few)
 
     def error_of(topic: str, value: str | None) -> ErrorCode:
         reply = story.ask(set_config(topic, value))

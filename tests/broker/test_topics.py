@@ -7,13 +7,8 @@ from itertools import pairwise
 import attrs
 import pytest
 
-from fencepost.broker.cluster.controller import (
-    METADATA_PARTITION,
-    PRODUCER_ID_BLOCK_SIZE,
-    Controller,
-    apply,
-    create_topics,
-)
+from fencepost.broker.cluster.controller import METADATA_PARTITION, PRODUCER_ID_BLOCK_SIZE, Controller, apply
+from fencepost.broker.cluster.topics import create_topics
 from fencepost.broker.contract import NOBODY as NO_ONE
 from fencepost.broker.log_config import parse_config
 from fencepost.broker.sync_policy import SyncPolicy

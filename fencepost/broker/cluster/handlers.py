@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.cluster import controller
+from fencepost.broker.cluster import controller, elections, topic_configs, topics
 from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
 from fencepost.broker.contract import (
     Assign,
@@ -43,31 +43,31 @@ def create_topics(node: Node, request: m.CreateTopics, to: ReplyTo, now: int) ->
 def delete_topics(node: Node, request: m.DeleteTopics, to: ReplyTo, now: int) -> None:
     """DeleteTopics."""
     if (log := _controllers_log(node, to)) is not None:
-        _write(node, log, controller.delete_topics(node.cluster, request, to=to), now)
+        _write(node, log, topics.delete_topics(node.cluster, request, to=to), now)
 
 
 def create_partitions(node: Node, request: m.CreatePartitions, to: ReplyTo, now: int) -> None:
     """CreatePartitions."""
     if (log := _controllers_log(node, to)) is not None:
-        _write(node, log, controller.create_partitions(node.cluster, request, to=to), now)
+        _write(node, log, topics.create_partitions(node.cluster, request, to=to), now)
 
 
 def alter_configs(node: Node, request: m.IncrementalAlterConfigs, to: ReplyTo, now: int) -> None:
     """IncrementalAlterConfigs."""
     if (log := _controllers_log(node, to)) is not None:
-        _write(node, log, controller.alter_configs(node.cluster, request, to=to), now)
+        _write(node, log, topic_configs.alter_configs(node.cluster, request, to=to), now)
 
 
 def elect_preferred_leaders(node: Node, request: m.ElectLeaders, to: ReplyTo, now: int) -> None:
     """ElectLeaders from a client."""
     if (log := _controllers_log(node, to)) is not None:
-        _write(node, log, controller.elect_preferred(node.cluster, request, to=to), now)
+        _write(node, log, elections.elect_preferred(node.cluster, request, to=to), now)
 
 
 def reassign(node: Node, request: m.AlterPartitionReassignments, to: ReplyTo, now: int) -> None:
     """AlterPartitionReassignments."""
     if (log := _controllers_log(node, to)) is not None:
-        _write(node, log, controller.reassign(node.cluster, request, to=to), now)
+        _write(node, log, elections.reassign(node.cluster, request, to=to), now)
 
 
 def list_reassignments(node: Node, request: m.ListPartitionReassignments, to: ReplyTo, now: int) -> None:
@@ -110,7 +110,7 @@ def elect_leaders(node: Node, request: m.ElectLeaders, arrived: Received, now: i
     """ElectLeaders from a node that lost logs in a storage failure."""
     assert arrived.from_node is not None, "dispatch.py has another table for clients"
     if (log := _controllers_log(node, arrived.to)) is not None:
-        decision = controller.elect_again(node.cluster, request, node_id=arrived.from_node, to=arrived.to)
+        decision = elections.elect_again(node.cluster, request, node_id=arrived.from_node, to=arrived.to)
         _write(node, log, decision, now)
 
 
@@ -166,8 +166,8 @@ def resume(node: Node) -> None:
     if node.following.broker_epoch == NO_OFFSET:
         return  # The process starts, and `start` will raise the leader epochs of all these changes.
     # Assignments that this node obeyed before it lost the logs: these are led again after an election.
-    elections = [why.partitions for why in node.in_flight.values() if isinstance(why, InFlightElection)]
-    obeyed = node.damaged.union(node.reelections, *elections)
+    waiting = [why.partitions for why in node.in_flight.values() if isinstance(why, InFlightElection)]
+    obeyed = node.damaged.union(node.reelections, *waiting)
     node.news.extend(
         change
         for change in controller.present_changes(node.cluster)
@@ -186,7 +186,7 @@ def _is_lost(node: Node, assign: Assign, obeyed: Collection[TopicPartition]) -> 
 def move(node: Node, arrived: Reassign, now: int) -> None:
     """Move a partition to another leader; there is no client, so a refusal is a warning."""
     log = node.logs.get(METADATA_PARTITION)
-    decided = controller.move(node.cluster, arrived.partition, node_id=arrived.node_id)
+    decided = elections.move(node.cluster, arrived.partition, node_id=arrived.node_id)
     if log is None:
         node.outcome.effects.append(Warn("only the controller moves partitions"))
     elif isinstance(decided, Refused):
@@ -198,7 +198,7 @@ def move(node: Node, arrived: Reassign, now: int) -> None:
 def _register(node: Node, log: LeaderLog, address: m.NodeAddress, to: ReplyTo | None, now: int) -> int:
     """Register a node. Returns its broker epoch."""
     broker_epoch = log.partition.log_end_offset
-    decision = controller.register(node.cluster, address, broker_epoch=broker_epoch, to=to)
+    decision = elections.register(node.cluster, address, broker_epoch=broker_epoch, to=to)
     _write(node, log, decision, now)
     return broker_epoch
 
@@ -214,7 +214,7 @@ def _create(node: Node, request: m.CreateTopics, to: ReplyTo, now: int, *, inter
     if (log := _controllers_log(node, to)) is not None:
         request = _with_default_counts(request, node.settings.num_partitions)
         leaving = _leaving(node, log)
-        decision = controller.create_topics(
+        decision = topics.create_topics(
             node.cluster, request, to=to, now=now, internal=internal, leaving=leaving
         )
         _write(node, log, decision, now)
@@ -231,13 +231,13 @@ def _leaving(node: Node, log: LeaderLog) -> set[str]:
 
 
 def _with_default_counts(request: m.CreateTopics, count: int) -> m.CreateTopics:
-    topics = tuple(
+    counted = tuple(
         attrs.evolve(topic, partition_count=count)
         if topic.partition_count == BROKERS_DEFAULT and not topic.assignments
         else topic
         for topic in request.topics
     )
-    return attrs.evolve(request, topics=topics)
+    return attrs.evolve(request, topics=counted)
 
 
 def _controllers_log(node: Node, to: ReplyTo) -> LeaderLog | None:
