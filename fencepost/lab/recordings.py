@@ -19,8 +19,9 @@ from fencepost.lab.observer import RunObserver, consumer_of
 from fencepost.lab.points import StepPoints
 from fencepost.simulator.explore import Explored
 from fencepost.simulator.explore.history import BROKER_NAME
-from fencepost.simulator.run import Run, Task
+from fencepost.simulator.run import Run
 from fencepost.simulator.run_result import RunResult
+from fencepost.simulator.run_spec import Task
 from fencepost.simulator.scenarios.model import Case
 from fencepost.simulator.scenarios.runner import record_case
 from fencepost.simulator.world.history import Appended, Coordinated, History

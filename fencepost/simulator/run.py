@@ -32,44 +32,38 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from enum import Enum
 from typing import Any, Final
 
 import attrs
 
 from fencepost.broker.leader_log import LeaderLog
 from fencepost.broker.transactions.state import Transactions
-from fencepost.faults.phrases import DAMAGES as DAMAGING
-from fencepost.faults.phrases import Fault, Point
 from fencepost.journal.storage import DamagedLog
-from fencepost.log_model.compaction import CleanupRules
-from fencepost.protocol.messages import TopicConfig
 from fencepost.protocol.terms import TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.actors.clients import Actor
-from fencepost.simulator.actors.processors import Copies, transform
+from fencepost.simulator.actors.processors import Copies
 from fencepost.simulator.actors.workloads import Recreation
 from fencepost.simulator.faults.injector import FaultInjector
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
-from fencepost.simulator.faults.random_faults import DAMAGES, FAULT, RandomFaultPlan, RandomFaults
-from fencepost.simulator.judges.black_box import check, exactly_once
-from fencepost.simulator.judges.compaction import LastReader, check_compacted
+from fencepost.simulator.faults.random_faults import FAULT, RandomFaults
+from fencepost.simulator.judges.clients import judge_clients
 from fencepost.simulator.judges.coverage import Coverage
 from fencepost.simulator.judges.damage import DamageBook
 from fencepost.simulator.judges.known_anomalies import KnownAnomaly, LateMessages, known_kafka
 from fencepost.simulator.judges.operations import ClientOperation, Poll
-from fencepost.simulator.judges.recreated_topics import of_the_last_topics
-from fencepost.simulator.judges.rules import Anomaly, Violation
+from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.run_result import RunObserver, RunResult
+from fencepost.simulator.run_spec import Role, RunSpec, Task
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import CallBegan
 from fencepost.simulator.world.history import History
 from fencepost.simulator.world.participants import NS_PER_MS
-from fencepost.simulator.world.processes import ClientProcess, Script
-from fencepost.simulator.world.world import Disordered, World, WorldSettings
+from fencepost.simulator.world.processes import ClientProcess
+from fencepost.simulator.world.world import Disordered, World
 
 CORE_FAILED: Final = "a core failed"
 JUDGE_FAILED: Final = "a judge failed"
@@ -78,71 +72,6 @@ DAMAGED_PATIENCE: Final = 3_000 * NS_PER_MS  # longer than a request takes that 
 UNREACHABLE: Final = 1 << 62  # the end of a log that cannot be read
 KNOWN: Final = "known: "  # begins the mark of each known behaviour
 ENDED: Final = ("commit: ok", "abort: ok")  # marks of transactions whose process learned that they ended
-
-
-# --- what a run is given ------------------------------------------------------------------------------------
-
-
-class Task(Enum):
-    """What a role is for, which says when a run is over."""
-
-    WORK = "work"  # ends by itself, and the run waits for that
-    COPY = "copy"  # continues until everything is copied
-    READ = "read"  # continues as long as the run does
-
-
-@attrs.frozen(kw_only=True)
-class Role:
-    """A client process. When it is killed, another process takes the role, unless `is_replaced` is False.
-
-    `group`, `reads` and `writes` are the consumer group, the inputs and the output topic of a COPY.
-    """
-
-    name: str
-    task: Task
-    act: Callable[[Run, ClientProcess], tuple[Actor, Script[None]]]
-    transactional_id: str | None = None
-    group: str = ""
-    reads: tuple[TopicPartition, ...] = ()
-    writes: str = ""
-    waits_for_fault: bool = False  # a fault starts it
-    is_replaced: bool = True
-
-
-@attrs.frozen(kw_only=True)
-class RunSpec:
-    """Everything about a run but its choices. `final` reads everything at the end. With `cleanup`, all topics
-    are compacted.
-    """
-
-    world: WorldSettings
-    topics: tuple[tuple[str, int], ...]
-    configs: tuple[TopicConfig, ...] = ()  # of all topics
-    cleanup: CleanupRules | None = None  # by which records of all topics may be removed
-    epochs: Mapping[str, int] = attrs.Factory(dict[str, int])  # that transactional ids have before it begins
-    roles: tuple[Role, ...]
-    fleeting: frozenset[TopicPartition] = frozenset()  # of topics that are deleted and created again
-    final: Role
-    random_faults: RandomFaultPlan = attrs.Factory(RandomFaultPlan)
-    faults: tuple[Fault, ...] = ()
-    reaches: tuple[Point, ...] = ()
-    drifts_ppm: tuple[int, ...] = ()
-    keeps_going: bool = False  # after a breach
-    patience_ms: int = 0  # for each phase of a run that keeps going
-
-    @property
-    def may_be_damaged(self) -> bool:
-        """Whether disks may damage synced data."""
-        drawn = not DAMAGES.keys().isdisjoint(self.random_faults.kinds)
-        return drawn or any(fault.do.kind in DAMAGING for fault in self.faults)
-
-    @property
-    def partitions(self) -> tuple[TopicPartition, ...]:
-        """Every partition of every topic."""
-        return tuple(TopicPartition(topic, number) for topic, count in self.topics for number in range(count))
-
-
-# --- a run --------------------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
@@ -342,7 +271,7 @@ class Run:
 
     def _has_copied(self, role: Role) -> bool:
         """Whether the group of a COPY has copied all of its inputs; true of any other role."""
-        return all(self.copies.is_settled(role.group, where, self._end(where)) for where in role.reads)
+        return all(self.copies.is_settled(role.group, where, self.end_of(where)) for where in role.reads)
 
     def _copying(self) -> list[ClientProcess]:
         return [each.process for each in self.copiers if not each.process.is_over]
@@ -465,7 +394,8 @@ class Run:
 
         self._until(has_read)
 
-    def _end(self, where: TopicPartition) -> int:
+    def end_of(self, where: TopicPartition) -> int:
+        """The end of the partition's log; UNREACHABLE if the log is damaged."""
         try:
             return self.world.journals.journal(where).log_end_offset
         except DamagedLog:
@@ -515,80 +445,13 @@ class Run:
             for where, values in self.finally_read().items()
         }
 
-    def _read_to_their_end(self) -> list[TopicPartition]:
-        # The last reader enters last; a run that ended before has read nothing to its end.
+    def read_to_their_end(self) -> list[TopicPartition]:
+        """The partitions that the last reader has read to their end."""
+        # It enters last; a run that ended before has read nothing to its end.
         positions = dict(self.cast[-1].actor.positions()) if self.cast[-1].role is self.spec.final else {}
-        return [where for where in self.spec.partitions if positions.get(where, 0) >= self._end(where)]
+        return [where for where in self.spec.partitions if positions.get(where, 0) >= self.end_of(where)]
 
-    # --- the judges of clients ------------------------------------------------------------------------------
-
-    def judge_clients(self) -> Iterator[Anomaly]:
-        """Every anomaly in what clients saw and in what was copied; `exercised` counts what was looked at."""
-        operations, finally_read, cleanup = self.operations, self._read_to_their_end(), self.spec.cleanup
-        if self.spec.fleeting and self.recreations:
-            last = self.recreations[-1]
-            operations = of_the_last_topics(
-                operations,
-                self.spec.fleeting,
-                deleted_at=last.deleted_at,
-                created_at=last.created_at,
-                last_reader=self.spec.final.name,
-            )
-        compacted = () if cleanup is None else self.spec.partitions
-        verdict = check(operations, finally_read=finally_read, compacted=compacted)
-        self.exercised.update(verdict.exercised)
-        yield from verdict.anomalies
-        if cleanup is not None:
-            last_reader = LastReader(
-                name=self.spec.final.name,
-                to_the_end=finally_read,
-                begun_at=self.read_from,
-                ended_at=self.world.now,
-            )
-            verdict = check_compacted(operations, cleanup, compacted, last_reader)
-            self.exercised.update(verdict.exercised)
-            yield from verdict.anomalies
-        results = self._results()
-        if results:
-            targets = dict.fromkeys(target for each in results.values() for target in each)
-            read, visible, copies = self.finally_read(), self.visible(), self.copies.written
-            copied = exactly_once(
-                {where: visible.get(where, []) for where in results},
-                # Without what producers write there: that is no copy, and the rules above judge it.
-                {
-                    where: [copies[where, value] for value in read.get(where, []) if (where, value) in copies]
-                    for where in targets
-                },
-                lambda where, value: [(target, transform(value)) for target in results[where]],
-            )
-            self.exercised.update(copied.exercised)
-            yield from copied.anomalies
-
-    def _results(self) -> dict[TopicPartition, list[TopicPartition]]:
-        """The partitions to which each input is copied, one for each group that copies it. In a damaged
-        cluster, only those can be judged whose inputs were copied, and read with the copies to the end.
-        """
-        # Rivals and members of one group make one copy.
-        copies = dict.fromkeys(
-            (role.group, where, TopicPartition(role.writes, where.partition))
-            for role in self.spec.roles
-            if role.task is Task.COPY
-            for where in role.reads
-        )
-        unknown: set[TopicPartition] = set()
-        if self.damage.is_detected:
-            read = frozenset(self._read_to_their_end())
-            unknown = {
-                target
-                for group, where, target in copies
-                if not read.issuperset((where, target))
-                or not self.copies.is_settled(group, where, self._end(where))
-            }
-        results: dict[TopicPartition, list[TopicPartition]] = {}
-        for _, where, target in copies:
-            if target not in unknown:
-                results.setdefault(where, []).append(target)
-        return results
+    # --- to the first breach --------------------------------------------------------------------------------
 
     def end_at_first_breach(self) -> None:
         """Plays and judges until something is broken: a rule at some step, progress, or what clients saw."""
@@ -601,7 +464,7 @@ class Run:
         try:
             with blaming(CORE_FAILED):
                 self.play()
-                for anomaly in self.judge_clients():
+                for anomaly in judge_clients(self):
                     excuse = known_kafka(anomaly, self.invariants.partitions)
                     if excuse is None:
                         return Violation(anomaly.rule.name, anomaly.text)

@@ -48,8 +48,9 @@ from fencepost.simulator.faults.random_faults import (
 )
 from fencepost.simulator.fuzz.plan import PLANNERS, Planner, draw, verifies
 from fencepost.simulator.recorded import Watcher
-from fencepost.simulator.run import Role, Run, RunSpec, Task, run_of
+from fencepost.simulator.run import Run, run_of
 from fencepost.simulator.run_result import RunObserver, RunResult
+from fencepost.simulator.run_spec import Role, RunSpec, Task
 from fencepost.simulator.scenarios.model import (
     LONG_MS,
     SESSIONS_MS,

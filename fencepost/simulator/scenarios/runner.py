@@ -29,19 +29,9 @@ from fencepost.simulator.actors.workloads import Membership, Runner
 from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.recorded import Watcher
-from fencepost.simulator.run import (
-    CORE_FAILED,
-    JUDGE_FAILED,
-    NOT_LIVE,
-    Actor,
-    Role,
-    Run,
-    RunSpec,
-    Task,
-    blaming,
-    run_of,
-)
+from fencepost.simulator.run import CORE_FAILED, JUDGE_FAILED, NOT_LIVE, Actor, Run, blaming, run_of
 from fencepost.simulator.run_result import RunObserver, RunResult, nobody
+from fencepost.simulator.run_spec import Role, RunSpec, Task
 from fencepost.simulator.scenarios.model import (
     Case,
     ClusterShape,

@@ -15,8 +15,10 @@ from fencepost.protocol.batches import read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
 from fencepost.protocol.transaction_log import read_transactions
+from fencepost.simulator.judges.clients import judge_clients
 from fencepost.simulator.judges.rules import Violation
-from fencepost.simulator.run import CORE_FAILED, NOT_LIVE, Run, Task
+from fencepost.simulator.run import CORE_FAILED, NOT_LIVE, Run
+from fencepost.simulator.run_spec import Task
 from fencepost.simulator.scenarios.model import (
     CONVERGES,
     EXACTLY_ONCE,
@@ -57,7 +59,7 @@ _NO_SYNC: Final = (
 def judge(run: Run) -> None:
     """Let every judge look at the run. Its `breaches` are then those of clients first, of steps last."""
     of_steps, hanging = list(run.breaches), _hanging(run)
-    run.breaches[:] = [Violation(anomaly.rule.name, anomaly.text) for anomaly in run.judge_clients()]
+    run.breaches[:] = [Violation(anomaly.rule.name, anomaly.text) for anomaly in judge_clients(run)]
     run.breaches += [Violation(HANGING_TRANSACTION, text) for text in hanging]
     # A hanging transaction keeps everything behind it from ending: it is the cause, and has a rule of its
     # own.
