@@ -38,7 +38,7 @@ from fencepost.journal.kafka_directory import (
     read_topic_id,
 )
 from fencepost.journal.storage import directory_name
-from fencepost.log_model.partitions import ModelProducer
+from fencepost.log_model.partitions import LoggedAbort, ModelProducer
 from fencepost.protocol.kraft_log import KraftCluster
 from fencepost.protocol.terms import NO_OFFSET, TRANSACTION_STATE_TOPIC, TopicPartition
 
@@ -192,13 +192,22 @@ class KafkaFiles(DerivedFiles):
             super()._compare_aborted(segment, place, raw)
             return
         # Compaction keeps entries of transactions of which no record is left, and first offsets of those that
-        # lost their first records.
+        # lost their first records. A segment that it writes has no entry of a transaction without a batch.
         indexed = {(producer_id, last_offset) for _, producer_id, _, last_offset, _ in raw}
         for aborted in log.model.aborted:
             is_here = segment.base_offset <= aborted.last_offset < segment.end_offset
-            if is_here and (aborted.producer_id, aborted.last_offset) not in indexed:
+            is_missing = is_here and (aborted.producer_id, aborted.last_offset) not in indexed
+            if is_missing and self._has_batch(aborted):
                 self.findings.problem(place, f"{aborted} is missing", MISFILTERED)
                 return
+
+    def _has_batch(self, aborted: LoggedAbort) -> bool:
+        """Whether the log has a batch of the transaction, and not only a snapshot that has it open."""
+        return aborted.first_offset >= self.log.start_offset or any(
+            batch.header.producer_id == aborted.producer_id and not batch.header.is_control
+            for batch in self.log.batches()
+            if batch.header.base_offset < aborted.last_offset
+        )
 
     def _compare_producers(
         self, offset: int, producer_id: int, says: ModelProducer | None, right: ModelProducer | None

@@ -114,7 +114,7 @@ class Cleaning:
         self._segments = segments
         self._left = deque(segments)
         self._cleaner: Cleaner | None = None
-        self._transactions: OpenTransactions | None = None  # what is open where the next group begins
+        self._transactions = OpenTransactions()  # what is open where the next group begins
         self._made: tuple[Sequence[Segment], Segment] | None = None
         self._is_synced = False  # the segments that are left
 
@@ -172,9 +172,11 @@ class Cleaning:
         made.remove()  # what an abandoned cleaning left would precede what is written now
         try:
             made.create()
-            opened = self.journal.open_at(start)
-            self._transactions = transactions = self._transactions or opened
-            for header, batch in cleaner.clean(self._next_group(made, group, read), opened=[*opened]):
+            # Where there is a snapshot, the log may begin one day. It also knows transactions of which
+            # nothing is left before: their markers stay, and their aborts are in the index.
+            self._transactions = transactions = self.journal.open_at(start) or self._transactions
+            batches = cleaner.clean(self._next_group(made, group, read), opened=[*transactions])
+            for header, batch in batches:
                 made.append(batch, header, last_offset=header.last_offset, leader_epoch=header.leader_epoch)
                 written.append(header.crc)
                 aborted = transactions.see(header, batch)

@@ -342,10 +342,10 @@ class Journal:
             self._storage, self._directory, base_offset, OpenFiles(OPEN_FILES), suffix=CLEANED_SUFFIX
         )
 
-    def open_at(self, offset: int) -> OpenTransactions:
-        """The transactions that the snapshot at an offset has open; none without one."""
+    def open_at(self, offset: int) -> OpenTransactions | None:
+        """The transactions that the snapshot at an offset has open; None without a snapshot."""
         producers = read_snapshot(self._storage, self._directory, offset)
-        return open_in_snapshot(producers or ())
+        return None if producers is None else open_in_snapshot(producers)
 
     def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
         """Put a synced segment with the same offsets in the place of neighbouring full ones. No `sync` may

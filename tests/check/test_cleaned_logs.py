@@ -16,9 +16,10 @@ from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.manifest import encode_json
 from fencepost.journal.storage import Storage
 from fencepost.protocol.batches import read_header
+from fencepost.protocol.records import build_data_batch
 from tests.check.directories import Directory
 from tests.check.planting import adjust, adjust_segment
-from tests.journal.logs import DIRECTORY, ORDERS
+from tests.journal.logs import DIRECTORY, ORDERS, Writer
 from tests.journal.test_cleaning import SEGMENT_BYTES, Died, Mortal, clean, damages_in, keeps, opened, write
 from tests.journal.test_compaction import ABORT, COMMIT, Log
 from tests.spark.tables import rows_of
@@ -152,6 +153,39 @@ def test_an_index_may_name_an_abort_whose_records_compaction_removed() -> None:
     damaged[-9] ^= 1  # the last byte of the marker's offset
     at.put(index, bytes(damaged))
     assert damages_in(at) != []
+
+
+def an_abort_of_deleted_records() -> Directory:
+    """Its records went with the cleaning of their segment, and then that segment with retention; the segment
+    of its marker was rewritten by the same cleaning.
+    """
+    disk = Mortal(keeps(2))
+    writer = Writer(opened(disk))
+    journal = writer.journal
+    writer.data(1, size=2 * SEGMENT_BYTES)
+    writer.append(build_data_batch([b"x" * 2 * SEGMENT_BYTES], keys=[b"a"], base_timestamp=1_000))
+    writer.roll()
+    for value in (b"replaced", b"y" * 2 * SEGMENT_BYTES):
+        writer.append(build_data_batch([value], keys=[b"b"], base_timestamp=1_000))
+    writer.abort(1)
+    start = journal.full_segments[-1].end_offset
+    writer.roll()
+    clean(journal, producers=frozenset(), is_deleted=True)
+    journal.move_log_start(start)
+    assert journal.remove_deleted()
+    assert journal.oldest_offset == start
+    return Directory(disk)
+
+
+def test_an_abort_is_in_the_index_although_its_records_were_cleaned_and_deleted() -> None:
+    """The snapshot where the log begins has the transaction open, so whoever reads from there sees it end."""
+    at = an_abort_of_deleted_records()
+    first, *_ = at.logs(DIRECTORY)
+    index = first.removesuffix(".log") + ".txnindex"
+    assert [each.what for each in check_logs(at).found if each.file == index] == []
+    at.put(index, b"")
+    missing = [each.what for each in check_logs(at).found if each.file == index]
+    assert missing == ["1 of 1 entries are missing"]
 
 
 # --- what is damage all the same ----------------------------------------------------------------------------

@@ -305,3 +305,22 @@ def test_a_follower_may_have_indexed_an_abort_with_a_later_stable_offset() -> No
         patched(f"{ABORTS}.txnindex", ">q", 26, stable)(storage)
         wrong = [each for each in found(storage) if each.severity is Severity.PROBLEM]
         assert len(wrong) == problems, wrong
+
+
+@pytest.mark.parametrize(("entry", "is_compacted", "count"), [(0, False, 1), (0, True, 0), (1, True, 1)])
+def test_an_abort_without_records_may_be_missing_only_after_a_compaction(
+    entry: int, is_compacted: bool, count: int
+) -> None:
+    """Kafka's cleaner writes no entry for a transaction of which it leaves no batch. The first entry here is
+    of one that has only its marker in the log, which begins with this segment.
+    """
+    storage = directory_of(NAME)
+    for name in storage.files("audit-0"):
+        if name[0] == "0" and f"audit-0/{name}" < ABORTS:
+            storage.remove(f"audit-0/{name}")
+    if is_compacted:
+        without(f"{ABORTS}.log", lambda header: header.base_offset > 201)(storage)
+    index = content(storage, f"{ABORTS}.txnindex")
+    size = len(index) // 3
+    put(storage, f"{ABORTS}.txnindex", index[: entry * size] + index[(entry + 1) * size :])
+    assert [each.file for each in found(storage)].count(f"{ABORTS}.txnindex") == count

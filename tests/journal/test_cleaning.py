@@ -15,7 +15,7 @@ from fencepost.journal.cleaning import Cleaning, CleaningCancelled, CleaningRule
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.memory import MemoryStorage
-from fencepost.journal.open_transactions import OpenTransaction
+from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.snapshots import open_in_snapshot
 from fencepost.journal.storage import DamagedLog, Storage, StorageError
@@ -467,7 +467,7 @@ def test_a_segment_without_a_timestamp_is_as_old_as_the_next_one(now: int, start
 
 def open_in(journal: Journal) -> list[OpenTransaction]:
     """What a new leader takes for open."""
-    transactions = journal.open_at(journal.oldest_offset)
+    transactions = journal.open_at(journal.oldest_offset) or OpenTransactions()
     for header, batch in journal.batches(journal.oldest_offset):
         transactions.see(header, batch)
     return list(transactions)
