@@ -215,17 +215,25 @@ def _check_against_metadata(
 
 
 def _check_offsets(logs: list[ScannedLog], internals: Internals, findings: Findings) -> None:
-    """Groups that have committed beyond the end of a log: a note, because a client may commit any offset."""
+    """Groups that have committed beyond the end of a log, or will if a transaction commits: a note, because a
+    client may commit any offset. Those of a deleted topic are forgotten.
+    """
+    topic_ids = internals.cluster.topic_ids()
     furthest: dict[TopicPartition, tuple[int, str]] = {}
-    for key, offset in internals.offsets.items():
-        where = TopicPartition(key.topic, key.partition)
-        furthest[where] = max(furthest.get(where, (offset, key.group_id)), (offset, key.group_id))
+    for model in internals.offsets.values():
+        pending = [(each, "has offset {} in an open transaction") for each in model.pending.values()]
+        for offsets, verb in [(model.committed, "has committed offset {}"), *pending]:
+            for key, written in offsets.items():
+                if written.topic_id in (NO_TOPIC_ID, topic_ids.get(key.topic)):
+                    where = TopicPartition(key.topic, key.partition)
+                    said = (written.offset, f"group {key.group_id!r} {verb.format(written.offset)}")
+                    furthest[where] = max(furthest.get(where, said), said)
     for log in logs:
-        offset, group_id = furthest.get(log.partition, (0, ""))
+        offset, who = furthest.get(log.partition, (0, ""))
         if offset > log.end_offset:
             findings.note(
                 Place(log.directory),
-                f"group {group_id!r} has committed offset {offset}, but the log ends at {log.end_offset}",
+                f"{who}, but the log ends at {log.end_offset}",
                 "the end of the log was lost, or the group committed what it had not read",
             )
 

@@ -1,7 +1,7 @@
 """What the records of each kind of log say: plain records, transactions, committed offsets, cluster metadata.
 
 Every record is decoded, since one that cannot be read stops every reader. What the other checks compare is
-kept: the cluster's metadata and the history of each transactional id.
+kept: the cluster's metadata, the history of each transactional id, and the offsets of each group.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import attrs
 from fencepost.check.findings import Findings
 from fencepost.check.scan import RecordReader, ScannedBatch
 from fencepost.log_model.metadata import ClusterModel
+from fencepost.log_model.offsets import OffsetsModel
 from fencepost.log_model.transactions import LoggedState
+from fencepost.protocol.consumer_group_log import ConsumerRecordKind, GroupEpoch
 from fencepost.protocol.kraft_log import KraftCluster, KraftRecord, read_kraft_records
 from fencepost.protocol.metadata_log import ClusterRecord, ClusterSnapshot, read_cluster_records
-from fencepost.protocol.offsets_log import OffsetKey, read_offsets
+from fencepost.protocol.offsets_log import read_group_batch
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
@@ -29,6 +31,7 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import read_transactions
 
+UNFENCED: Final = "a member that was replaced could commit offsets"
 CONTINUES: Final = "a start continues from the snapshot: what it lacks is lost, or is given out again"
 
 
@@ -55,8 +58,12 @@ class Internals:
     metadata: ClusterModel | None = None
     """What the records so far say; None if records before them are gone."""
     histories: dict[str, list[LoggedState]] = attrs.Factory(dict[str, list[LoggedState]])
-    offsets: dict[OffsetKey, int] = attrs.Factory(dict[OffsetKey, int])
-    """The last ones that groups committed, in transactions or not, whatever became of these."""
+    offsets: dict[TopicPartition, OffsetsModel] = attrs.Factory(dict[TopicPartition, OffsetsModel])
+    """By partition of `__consumer_offsets`."""
+    generations: dict[str, int] = attrs.Factory(dict[str, int])
+    """The last one of each group of the classic protocol."""
+    group_epochs: dict[str, int] = attrs.Factory(dict[str, int])
+    """The same in the consumer protocol."""
 
     def contents(self, partition: TopicPartition) -> RecordReader:
         """The function that reads the records in the batches of this partition; the metadata log is read
@@ -68,7 +75,8 @@ class Internals:
             case topic if topic == TRANSACTION_STATE_TOPIC:
                 return partial(self._transactions, self._home(partition))
             case topic if topic == CONSUMER_OFFSETS_TOPIC:
-                return partial(self._offsets, self._home(partition))
+                offsets = self.offsets.setdefault(partition, OffsetsModel())
+                return partial(self._groups, self._home(partition), offsets)
             case _:
                 return _plain
 
@@ -77,6 +85,8 @@ class Internals:
         return _Home(partition.partition, 0 if topic is None else len(topic.partitions))
 
     def _cluster(self, batch: ScannedBatch, data: bytes) -> None:
+        if batch.header.is_control:  # of Kafka's controllers alone
+            return
         if not self.is_kafka:  # a node reads all fields of each record, and stops at one that is malformed
             self._follow(batch, read_cluster_records(data, batch.header))
         for record in read_kraft_records(data, batch.header):
@@ -132,19 +142,49 @@ class Internals:
             )
 
     def _transactions(self, home: _Home, batch: ScannedBatch, data: bytes) -> None:
+        if batch.header.is_control:
+            return
         for name, record in read_transactions(data, batch.header):
             header = batch.header
             state = LoggedState(record, batch.file, header.base_offset, header.leader_epoch)
             self.histories.setdefault(name, []).append(state)
             self._check_home(home, batch, f"transactional id {name!r}", name)
 
-    def _offsets(self, home: _Home, batch: ScannedBatch, data: bytes) -> None:
-        for key, record in read_offsets(data, batch.header):
-            if record is None:
-                self.offsets.pop(key, None)
-            else:
-                self.offsets[key] = record.offset
-            self._check_home(home, batch, f"group {key.group_id!r}", key.group_id)
+    def _groups(self, home: _Home, offsets: OffsetsModel, batch: ScannedBatch, data: bytes) -> None:
+        header, marker = batch.header, batch.marker
+        if header.is_control:
+            if marker is not None:
+                offsets.apply(header, marker.result, ())
+            return
+        if header.is_covering:  # a tombstone may have been lost there, before a repair
+            self.generations.clear()
+            self.group_epochs.clear()
+        found = read_group_batch(data, header)
+        offsets.apply(header, None, found.offsets, found.deltas)
+        keys = [key.group_id for key, _ in (*found.offsets, *found.consumers)]
+        for name in dict.fromkeys([*keys, *[name for name, _ in found.groups]]):
+            self._check_home(home, batch, f"group {name!r}", name)
+        for name, record in found.groups:
+            number = None if record is None else record.generation_id
+            self._follow_fence(batch, name, "generation", number, self.generations)
+        for key, record in found.consumers:
+            if key.kind is ConsumerRecordKind.GROUP:
+                number = record.epoch if isinstance(record, GroupEpoch) else None
+                self._follow_fence(batch, key.group_id, "epoch", number, self.group_epochs)
+                self.generations.pop(key.group_id, None)  # the group has changed its protocol
+
+    def _follow_fence(
+        self, batch: ScannedBatch, name: str, what: str, number: int | None, known: dict[str, int]
+    ) -> None:
+        """A group's generation or epoch never falls, until a tombstone, None, forgets the group."""
+        before = known.pop(name, None)
+        if number is None:
+            return
+        known[name] = number
+        if before is not None and number < before:
+            self.findings.problem(
+                batch.place, f"group {name!r} is in {what} {number} after {before}", UNFENCED
+            )
 
     def _check_home(self, home: _Home, batch: ScannedBatch, what: str, name: str) -> None:
         """A coordinator finds only what is in the partition that the name hashes to."""
@@ -158,4 +198,5 @@ class Internals:
 
 
 def _plain(batch: ScannedBatch, data: bytes) -> None:
-    read_columns(data, batch.header)
+    if not batch.header.is_control:
+        read_columns(data, batch.header)

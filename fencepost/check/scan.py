@@ -45,7 +45,7 @@ KAFKA_CUT: Final = "readers stop here, and a broker that recovers this log drops
 FENCED: Final = "a producer that had been fenced could write"
 
 RecordReader = Callable[["ScannedBatch", bytes], None]
-"""Looks into an intact data batch; ProtocolViolation when its records make no sense."""
+"""Looks into an intact batch, a marker's as well; ProtocolViolation when its records make no sense."""
 
 
 class ScannedBatch(NamedTuple):
@@ -280,7 +280,7 @@ class _Scan:
     def _looked_into(self, batch: ScannedBatch, data: bytes) -> ScannedBatch:
         try:
             if batch.header.is_control:
-                return batch._replace(marker=marker_in(data, batch.header))
+                batch = batch._replace(marker=marker_in(data, batch.header))
             self.contents(batch, data)
         except ProtocolViolation as violation:
             what = "marker" if batch.header.is_control else "records"

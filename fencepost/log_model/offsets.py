@@ -13,20 +13,24 @@ Rule: of two offsets for one partition, the one that was *written* later counts.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import count
 from typing import NamedTuple
 
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
-from fencepost.protocol.terms import TransactionResult
+from fencepost.protocol.terms import NO_TOPIC_ID, TransactionResult
 
 OffsetEntries = Iterable[tuple[OffsetKey, OffsetRecord | None]]
 
 
 class WrittenOffset(NamedTuple):
-    """An offset of a group, and the offset in `__consumer_offsets` of the record that says so."""
+    """An offset of a group, the offset in `__consumer_offsets` of the record that says so, and the id of the
+    topic that the record names.
+    """
 
     offset: int
     written_at: int
+    topic_id: bytes = NO_TOPIC_ID
 
 
 class OffsetsModel:
@@ -40,25 +44,31 @@ class OffsetsModel:
         """By producer id."""
 
     def apply(
-        self, header: BatchHeader, result: TransactionResult | None, entries: OffsetEntries
+        self,
+        header: BatchHeader,
+        result: TransactionResult | None,
+        entries: OffsetEntries,
+        deltas: Iterable[int] = (),
     ) -> Collection[OffsetKey]:
-        """Take the next batch: a marker's `result`, or offsets, None for a tombstone. Returns their keys."""
+        """Take the next batch: a marker's `result`, or offsets, None for a tombstone. `deltas` are their
+        places in a batch that compaction has thinned. Returns their keys.
+        """
         if result is not None:
             return self._apply_marker(header.producer_id, result)
         keys: list[OffsetKey] = []
-        for written_at, (key, record) in enumerate(entries, start=header.base_offset):
+        for delta, (key, record) in zip(deltas or count(), entries, strict=False):
             keys.append(key)
             if record is None:
                 self.committed.pop(key, None)
                 # The transaction of a deleted offset may commit later; it must not bring the offset back.
                 for pending in self.pending.values():
                     pending.pop(key, None)
-            elif header.is_transactional:
-                self.pending.setdefault(header.producer_id, {})[key] = WrittenOffset(
-                    record.offset, written_at
-                )
+                continue
+            written = WrittenOffset(record.offset, header.base_offset + delta, record.topic_id)
+            if header.is_transactional:
+                self.pending.setdefault(header.producer_id, {})[key] = written
             else:
-                self._commit(key, WrittenOffset(record.offset, written_at))
+                self._commit(key, written)
         return keys
 
     def _apply_marker(self, producer_id: int, result: TransactionResult) -> Collection[OffsetKey]:

@@ -97,15 +97,8 @@ class OffsetsRecord:
 
     def remembered(self, topic_ids: Mapping[str, bytes]) -> Iterator[str]:
         """I20: the committed offsets of topics that were deleted, in words."""
-        records = {
-            written_at: record
-            for batch in self.batches
-            for written_at, (_, record) in enumerate(batch.offsets, start=batch.header.base_offset)
-        }
         for key, written in self.model.committed.items():
-            record = records[written.written_at]
-            assert record is not None, "a tombstone commits no offset"
-            if record.topic_id not in (NO_TOPIC_ID, topic_ids.get(key.topic)):
+            if written.topic_id not in (NO_TOPIC_ID, topic_ids.get(key.topic)):
                 yield (
                     f"group {key.group_id} has offset {written.offset} of {key.topic}-{key.partition}, whose "
                     "topic was deleted"
