@@ -416,6 +416,8 @@ class Recovery:
         if self._cut is not None:
             # Now, not later: the file grows at its end, and a batch after the garbage would never be found.
             self._cut.file.truncate(self._cut.size)
+            # A clean stop syncs nothing of a log whose end was synced before, and its mark names this size.
+            self._cut.file.sync()
             self._cut.release()
         for segment in self._segments[synced_count:]:
             segment.write_indexes(self._files)

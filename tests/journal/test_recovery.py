@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fencepost.check.directory import check_logs
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.manifest import CHECKPOINT_FILE, MANIFEST_FILE, ManifestState, SyncedSegment
@@ -207,6 +208,27 @@ def test_a_snapshot_of_a_lost_end_does_not_come_back_with_a_loss_of_power() -> N
     writer.journal.sync()
     storage.lose_power()
     assert snapshot not in storage.files(DIRECTORY)
+
+
+def test_a_torn_tail_does_not_come_back_after_a_clean_stop() -> None:
+    """The mark of the stop names the size of the file, and a log that was closed has no torn tail."""
+    kept = [1]  # of the changes that are not synced
+    storage = SimulatedStorage(lambda most: most * kept[0])
+    data = DataDirectory.open(storage)
+    journal = data.journal(ORDERS)
+    Writer(journal).plain(2)
+    journal.sync()
+    journal.write_manifest(ManifestState(last_stable_offset=2, high_watermark=2))
+    storage.open(f"{DIRECTORY}/{MANIFEST_FILE}").sync()
+    storage.open(FIRST_LOG).append(b"torn")
+    storage.lose_power()
+    kept[0] = 0
+    data = DataDirectory.open(storage)
+    assert data.journal(ORDERS).dropped is not None
+    data.close()
+    storage.lose_power()
+    assert [each.what for each in check_logs(storage).found if each.file == FIRST_LOG] == []
+    assert DataDirectory.open(storage).journal(ORDERS).dropped is None
 
 
 def test_a_hole_ends_the_log() -> None:
