@@ -376,7 +376,7 @@ class Recovery:
         unread: list[tuple[Segment, int]] = []
         if not sizes:
             return unread
-        transactions = self._open_transactions_at(min(sizes))
+        transactions, newest = self._open_transactions_at(min(sizes)), max(sizes)
         for base, size in sizes.items():
             expected = self._segments[-1].end_offset if self._segments else base
             segment = self._segment(base)
@@ -396,7 +396,7 @@ class Recovery:
                 self._cut, self._where = segment, f"{segment.path(LOG)}, byte {segment.size}"
                 self._dropped_bytes += size - segment.size
             # A full segment ends with the entry of its largest timestamp, as a roll leaves it.
-            if base != max(sizes):
+            if base != newest:
                 segment.complete_time_index()
             # A log may have more segments than a process may have open files.
             segment.release()
@@ -466,7 +466,8 @@ def _vouched(
     last segment that of a clean shutdown.
     """
     vouched: list[SyncedSegment] = []
-    full = [entry for entry in listed if entry.base_offset != max(sizes, default=NO_OFFSET)]
+    newest = max(sizes, default=NO_OFFSET)
+    full = [entry for entry in listed if entry.base_offset != newest]
     for base, entry in zip(sizes, full if clean_mark is None else [*full, clean_mark], strict=False):
         follows = not vouched or vouched[-1].end_offset == base
         if base != entry.base_offset or sizes[base] != entry.bytes or not follows:
