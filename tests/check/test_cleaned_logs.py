@@ -13,7 +13,8 @@ from fencepost.check.directory import check_logs
 from fencepost.check.findings import Severity
 from fencepost.journal.data_directory import META_FILE, META_VERSION, DataDirectory
 from fencepost.journal.journal import Journal, JournalSettings
-from fencepost.journal.manifest import encode_json
+from fencepost.journal.manifest import ManifestState, encode_json
+from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import Storage
 from fencepost.protocol.batches import read_header
 from fencepost.protocol.records import build_data_batch
@@ -186,6 +187,63 @@ def test_an_abort_is_in_the_index_although_its_records_were_cleaned_and_deleted(
     at.put(index, b"")
     missing = [each.what for each in check_logs(at).found if each.file == index]
     assert missing == ["1 of 1 entries are missing"]
+
+
+def a_log_start_inside_a_removed_batch(*, is_closed: bool) -> Directory:
+    """The beginning of a transaction was deleted, so its last stable offset was where the batch with the log
+    start begins; that batch was at offset 2, and is now a part of an empty one from offset 1 on.
+    """
+    disk = Mortal(keeps(2))
+    directory = DataDirectory.open(disk, settings=JournalSettings(segment_bytes=SEGMENT_BYTES))
+    writer = Writer(directory.journal(ORDERS))
+    journal = writer.journal
+    writer.data(1)
+    writer.roll()
+    writer.plain()
+    writer.plain(3)
+    assert journal.move_log_start(3) == 2
+    assert journal.remove_deleted()
+    opened_at = (OpenTransaction(0, 1, 0),)
+    journal.write_manifest(ManifestState(last_stable_offset=2, high_watermark=5, open_transactions=opened_at))
+    writer.commit(1)
+    writer.roll()
+    clean(journal)
+    if is_closed:
+        directory.close()
+    return Directory(disk)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_the_batch_with_the_log_start_may_have_become_part_of_an_empty_one(is_closed: bool) -> None:
+    at = a_log_start_inside_a_removed_batch(is_closed=is_closed)
+    first, *_ = at.logs(DIRECTORY)
+    assert [read_header(batch).base_offset for batch in at.batches(first)] == [1, 5]
+    assert not [what for what in problems(at) if "last stable offset" in what]
+    for lie in (0, 4):
+        adjust(MANIFEST, last_stable_offset=lie)(at)
+        says = f"its last stable offset is {lie}, but a full scan up to 5 gives 1"
+        assert says in problems(at)
+
+
+def test_a_transaction_may_have_begun_in_a_removed_batch_before_the_log_start() -> None:
+    disk = Mortal(keeps(2))
+    writer = Writer(opened(disk))
+    writer.data(1)
+    writer.commit(2)
+    writer.journal.move_log_start(1)
+    state = ManifestState(
+        last_stable_offset=1, high_watermark=2, open_transactions=(OpenTransaction(0, 1, 0),)
+    )
+    writer.journal.write_manifest(state)
+    writer.abort(1)
+    writer.roll()
+    clean(writer.journal, producers=frozenset({2}))
+    at = Directory(disk)
+    first, *_ = at.logs(DIRECTORY)
+    assert read_header(at.batches(first)[0]).is_covering
+    assert not [what for what in problems(at) if "last stable offset" in what]
+    adjust(MANIFEST, last_stable_offset=0)(at)
+    assert [what for what in problems(at) if "its last stable offset is 0" in what]
 
 
 # --- what is damage all the same ----------------------------------------------------------------------------
