@@ -474,7 +474,7 @@ class DerivedFiles:
         log, first = self.log, self.log.batch_start(start)
         if says > stable:
             return says <= start and log.is_covered(says)
-        is_removed = log.has_gap(-1, start) if says == first else log.is_covered(says)
+        is_removed = log.is_covered(says) or (says == first and log.has_gap(-1, start))
         return not is_exact and says >= first and is_removed
 
     def _check_segments(
