@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from fencepost.client.accumulator import Place, Route
 from fencepost.client.arguments import Milliseconds
@@ -17,10 +17,13 @@ from fencepost.client.calls import ANYTHING, CallDriver, CallScript, Wait
 from fencepost.client.effects import Effect, TransactionCall
 from fencepost.client.errors import (
     AuthenticationFailed,
+    AuthorizationFailed,
     BufferFull,
     ClientError,
     CommitOutcomeUnknown,
     Failure,
+    ProducerFailed,
+    ProducerFenced,
     RequestTimeout,
     UnknownTopic,
     WrongState,
@@ -35,6 +38,8 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
 
 ResultT = TypeVar("ResultT")
+
+_ENDS_PRODUCER: Final = (ProducerFenced, ProducerFailed, AuthorizationFailed, AuthenticationFailed)
 
 
 class TopicNotLoaded(UnknownTopic):
@@ -297,7 +302,11 @@ class ProducerCalls:
             raise
 
     def abort_after(self, problem: BaseException) -> CallScript[None]:
-        """Aborts after `problem`, which the caller still gets. An unknown commit is never aborted."""
+        """Aborts after `problem`, which the caller raises. An unknown commit is never aborted.
+
+        Raises another error of the client than `problem` if the abort shows that the producer is fenced or
+        has failed.
+        """
         if not self._machine.may_abort:
             return
         # After Ctrl-C or a cancellation the user should not wait a minute for a broker that is down. The
@@ -306,7 +315,7 @@ class ProducerCalls:
         try:
             yield from _shielded(self.abort_transaction(timeout_ms))
         except ClientError as second:
-            problem.add_note(f"abort_transaction() failed too: {second}")
+            _report(second, "abort_transaction()", problem)
 
     def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> CallScript[None]:
         """Aborts an open transaction or sends the remaining records; the others get ClientClosed."""
@@ -326,7 +335,16 @@ class ProducerCalls:
         try:
             yield from _shielded(self.close(ABORT_GRACE_MS))
         except ClientError as second:
-            problem.add_note(f"close() failed too: {second}")
+            _report(second, "close()", problem)
+
+
+def _report(second: ClientError, call: str, problem: BaseException) -> None:
+    """A failure after `problem` becomes a note on it. But one that ends the producer replaces an error of the
+    client: after TransactionAborted, a fenced producer would repeat its transaction.
+    """
+    if isinstance(problem, ClientError) and isinstance(second, _ENDS_PRODUCER):
+        raise second from problem
+    problem.add_note(f"{call} failed too: {second}")
 
 
 def _shielded(script: CallScript[ResultT]) -> CallScript[ResultT]:

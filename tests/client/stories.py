@@ -1,4 +1,4 @@
-"""Twenty stories of a program and its clients, each told once for the blocking and the async clients.
+"""Stories of a program and its clients, each told once for the blocking and the async clients.
 
 Rule: a story is written for the async clients. The blocking ones look like them through `AsIfAsync`, whose
 calls are done when they are awaited; so no story can depend on which clients it has.
@@ -33,6 +33,7 @@ from fencepost import (
     RequestFailed,
     RequestTimeout,
     TopicPartition,
+    TransactionAborted,
     TransactionState,
     UnknownTopic,
     WrongState,
@@ -221,6 +222,64 @@ async def a_zombie_is_fenced_and_told_so(clients: Clients) -> None:
         with pytest.raises(ProducerFenced):
             zombie.begin_transaction()
     assert await clients.stored() == [b"heir"]
+
+
+@story
+async def a_zombie_learns_from_its_block_that_it_is_fenced(clients: Clients) -> None:
+    """Its leader only knows that the epoch is old; its coordinator says more when the block aborts."""
+
+    async def run(zombie: AsyncProducer, heir: AsyncProducer) -> None:
+        async with zombie.transaction():
+            await be_replaced(zombie, heir)
+
+    for transaction_version in (0, 2):
+        settings = {"transactional_id": "pay", "transaction_version": transaction_version}
+        async with clients.producer(**settings) as zombie, clients.producer(**settings) as heir:
+            await zombie.init_transactions()
+            with pytest.raises(ProducerFenced, match="its successor continues") as fenced:
+                await run(zombie, heir)
+            assert isinstance(fenced.value.__cause__, TransactionAborted)
+
+
+@story
+async def a_zombie_that_is_closed_learns_that_it_is_fenced(clients: Clients) -> None:
+    async def run(heir: AsyncProducer) -> None:
+        async with clients.producer(transactional_id="pay") as zombie:
+            await zombie.init_transactions()
+            zombie.begin_transaction()
+            await be_replaced(zombie, heir)
+            await zombie.commit_transaction()
+
+    async with clients.producer(transactional_id="pay") as heir:
+        with pytest.raises(ProducerFenced) as fenced:
+            await run(heir)
+    assert isinstance(fenced.value.__cause__, TransactionAborted)
+
+
+@story
+async def an_exception_of_the_program_leaves_the_block_of_a_fenced_producer(clients: Clients) -> None:
+    async def run(zombie: AsyncProducer, heir: AsyncProducer) -> None:
+        async with zombie.transaction():
+            await be_replaced(zombie, heir)
+            raise KeyError("mine")
+
+    async with (
+        clients.producer(transactional_id="pay") as zombie,
+        clients.producer(transactional_id="pay") as heir,
+    ):
+        await zombie.init_transactions()
+        with pytest.raises(KeyError) as own:
+            await run(zombie, heir)
+        assert "its successor continues" in own.value.__notes__[0]
+        with pytest.raises(ProducerFenced):
+            zombie.begin_transaction()
+
+
+async def be_replaced(zombie: AsyncProducer, heir: AsyncProducer) -> None:
+    """Sends a record of the zombie before its heir takes the transactional id, and one after."""
+    await (await zombie.send("t", b"zombie", partition=0))
+    await heir.init_transactions()
+    await zombie.send("t", b"late", partition=0)
 
 
 @story
