@@ -46,6 +46,10 @@ from fencepost.protocol.frames import FrameReader, PeerSpeaksTls, decode_reply_o
 from fencepost.protocol.messages import API_BY_REQUEST, Api, ReplyBody
 from fencepost.protocol.terms import INT32_MAX
 
+# How long a client waits for its first reply before the program hears of it: a host that swallows packets
+# refuses nothing, and a call waits for a minute.
+SILENCE_PATIENCE_MS: Final = 3_000
+
 # The news of a finished batch, whose memory is free again.
 ROOM: Final = "room"
 
@@ -186,6 +190,10 @@ class NetworkClient:
     callbacks: deque[ProducerBatch] = attrs.field(factory=deque)
     """Batches that are done, whose callbacks the driver must call when no script is running."""
     _machine_wake: int | None = None
+    _warn_at: int | None = None
+    """When the program hears that no broker answers."""
+    _is_silent: bool = True
+    """Whether no broker has answered yet, and the program has not heard of it."""
     _untried: dict[int, tuple[Address, list[AddressInfo]]] = attrs.field(factory=dict)
 
     def open(self, node_id: int) -> Address | None:
@@ -221,7 +229,7 @@ class NetworkClient:
         """Performs effects of the machine: requests go to outboxes, results to waiting callers."""
         for effect in effects:
             if isinstance(effect, SendRequest):
-                self._connection(effect.node_id).send(effect, now)
+                self._connection(effect.node_id, now).send(effect, now)
             elif isinstance(effect, WakeAt):
                 self._machine_wake = effect.at
             elif isinstance(effect, BatchDone):
@@ -243,9 +251,11 @@ class NetworkClient:
         """Whether a request is in flight."""
         return any(connection.deadline is not None for connection in self.connections.values())
 
-    def _connection(self, node_id: int) -> ClientConnection:
+    def _connection(self, node_id: int, now: int) -> ClientConnection:
         found = self.connections.get(node_id)
         if found is None:
+            if self._is_silent and self._warn_at is None:
+                self._warn_at = now + SILENCE_PATIENCE_MS
             found = ClientConnection(self.client_id, self.request_timeout_ms, self.start_handshake)
             self.connections[node_id] = found
             # After a refusal the client opens no more connections: the requests time out.
@@ -260,6 +270,7 @@ class NetworkClient:
             return "the connection is over"
         try:
             for answer in connection.receive(chunk):
+                self._is_silent, self._warn_at = False, None
                 self._untried.pop(node_id, None)
                 self.machine.cluster.unreachable.pop(node_id, None)
                 self._hand_over(answer, now)
@@ -284,6 +295,16 @@ class NetworkClient:
                 self.to_open.remove(node_id)
             for answer in connection.lost(now):
                 self._hand_over(answer, now)
+            if self.machine.cluster.is_unreachable:
+                self._warn_of_silence()
+
+    def _warn_of_silence(self, within: str = "") -> None:
+        """A call waits for a minute, and poll() returns nothing: the program would not know why."""
+        if self._is_silent:
+            self._is_silent, self._warn_at = False, None
+            what = f"no broker answered at {self.machine.cluster.bootstrap_in_words()}{within}"
+            advice = "check the address, and that a broker runs there"
+            self.warn(f"{what}; the client keeps trying: {advice}")
 
     def _hand_over(self, answer: RequestResult, now: int) -> None:
         self.perform(self.machine.on_reply(answer.token, answer.error, answer.body, now), now)
@@ -299,6 +320,8 @@ class NetworkClient:
         ]
         for node in late:
             self.lost(node, now)
+        if self._warn_at is not None and self._warn_at <= now:
+            self._warn_of_silence(f" within {SILENCE_PATIENCE_MS // 1_000} s")
         if self._machine_wake is not None and self._machine_wake <= now:
             self._machine_wake = None
             self.perform(self.machine.wake(now), now)
@@ -308,6 +331,8 @@ class NetworkClient:
     def wake_at(self) -> int | None:
         """The next time at which `wake` has something to do."""
         earliest = self._machine_wake
+        if self._warn_at is not None and (earliest is None or self._warn_at < earliest):
+            earliest = self._warn_at
         for connection in self.connections.values():
             deadline = connection.deadline
             if deadline is not None and (earliest is None or deadline < earliest):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from fencepost.client.effects import CallAnswered, Effect, WakeAt, WarnProgram
+from fencepost.client.effects import CallAnswered, Effect, WakeAt
 from fencepost.client.metadata import ClusterMetadata, bootstrap_addresses
 from fencepost.client.retries import FinishedCall, PendingCalls
 from fencepost.protocol.errors import ErrorCode
@@ -25,8 +25,6 @@ class RequestMachine:
     _out: list[Effect] = attrs.field(factory=list, init=False)
     _woken_at: Ignored[int | None] = attrs.field(default=None, init=False)
     """The last time passed on as WakeAt."""
-    _is_warned: Ignored[bool] = attrs.field(default=False, init=False)
-    """Whether the program has heard that no broker can be connected to."""
 
     def __attrs_post_init__(self) -> None:
         self.calls = PendingCalls(ClusterMetadata(tuple(bootstrap_addresses(self.bootstrap))))
@@ -58,8 +56,6 @@ class RequestMachine:
                 self._finished(finished, now)
             if isinstance(body, MetadataReply):
                 self._metadata_arrived(now)
-        if error is ErrorCode.NETWORK_EXCEPTION:
-            self._warn_if_unreachable()
         return self._step(now)
 
     def wake(self, now: int) -> list[Effect]:
@@ -79,13 +75,6 @@ class RequestMachine:
 
     def _once_answered(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> None:
         raise AssertionError(f"nothing is sent once, and yet {token} is answered at {now}: {error} {body}")
-
-    def _warn_if_unreachable(self) -> None:
-        """A call waits for a minute, and poll() returns nothing: the program would not know why."""
-        if self.cluster.is_unreachable and not self._is_warned:
-            self._is_warned = True
-            what = f"no broker answered at {self.cluster.bootstrap_in_words()}; the client keeps trying"
-            self._out.append(WarnProgram(f"{what}: check the address, and that a broker runs there"))
 
     def _step(self, now: int) -> list[Effect]:
         for finished in self.calls.expired(now):

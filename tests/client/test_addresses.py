@@ -7,13 +7,16 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import count
 from typing import Any
 
 import anyio
 import pytest
+import trio
+import trio.testing
 
 from fencepost import Admin, AsyncAdmin, Broker, Consumer, Producer, RequestTimeout, TopicPartition
 from fencepost.client.metadata import ClusterMetadata
@@ -161,22 +164,69 @@ def test_the_error_says_why_no_address_could_be_connected_to(shell: str, refusin
     assert found.groups() == (os.strerror(errno.ECONNREFUSED), unknown.value.strerror)
 
 
-def init_transactions(address: str) -> None:
-    with Producer(address, max_block_ms=500, transactional_id="x") as producer:
+def init_transactions(address: str, max_block_ms: int = 60_000, **more: Any) -> None:
+    with Producer(address, max_block_ms=max_block_ms, transactional_id="x", **more) as producer:
         producer.init_transactions()
 
 
-@pytest.mark.parametrize("shell", [*SHELLS, "producer"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        *(partial(topics, shell, default_api_timeout_ms=500) for shell in SHELLS),
+        partial(init_transactions, max_block_ms=500),
+    ],
+    ids=[*SHELLS, "producer"],
+)
 def test_a_client_that_finds_no_broker_logs_it_once(
-    shell: str, refusing: int, caplog: pytest.LogCaptureFixture
+    ask: Callable[[str], object], refusing: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = f"127.0.0.1:{refusing}"
-    ask = partial(topics, shell, default_api_timeout_ms=500) if shell in SHELLS else init_transactions
     with pytest.raises(RequestTimeout):
         ask(address)
     (message,) = caplog.messages
     assert message == (
         f"no broker answered at {address} (Connection refused); the client keeps trying: check the address, "
+        "and that a broker runs there"
+    )
+
+
+@pytest.fixture
+def full() -> Iterator[int]:
+    """A port whose queue of connections is full: the kernel swallows every attempt to connect."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = listener.getsockname()[1]
+        stack.enter_context(socket.create_connection(("127.0.0.1", port)))  # takes the only place
+        yield port
+
+
+def list_topics_with_trio(address: str, clock: Callable[[], int]) -> None:
+    async def ask() -> None:
+        async with AsyncAdmin(address, clock=lambda: int(1_000 * trio.current_time())) as admin:
+            await admin.list_topics()
+
+    trio.run(ask, clock=trio.testing.MockClock(autojump_threshold=0.01))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [partial(topics, "blocking"), init_transactions, list_topics_with_trio],
+    ids=["blocking", "producer", "trio"],
+)
+@pytest.mark.parametrize("server", ["full", "silent"])
+def test_a_client_whose_broker_is_silent_logs_it_once(
+    ask: Callable[..., object], server: str, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+) -> None:
+    address = f"127.0.0.1:{request.getfixturevalue(server)}"
+    ticks = count(0, 1_000)  # ms for each look at the clock
+    with pytest.raises(RequestTimeout):
+        ask(address, clock=lambda: next(ticks))
+    (message,) = caplog.messages
+    reason = (
+        "" if server == "full" else " (it accepts connections, but has not answered as a Fencepost broker)"
+    )
+    assert message == (
+        f"no broker answered at {address}{reason} within 3 s; the client keeps trying: check the address, "
         "and that a broker runs there"
     )
 
