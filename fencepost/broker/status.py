@@ -22,7 +22,12 @@ from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.transactions.state import Transactions
 from fencepost.protocol import messages as m
-from fencepost.protocol.terms import NO_TIMESTAMP, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    NO_TIMESTAMP,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 from fencepost.protocol.version import VERSION
 
 KnownTransactions = set[tuple[int, TopicPartition]]
@@ -108,6 +113,8 @@ def broker_status(node: Node, request: m.BrokerStatus, to: ReplyTo, now: int) ->
     statuses = partition_statuses(node, now)
     of_topics: dict[str, list[PartitionStatus]] = {}
     for key, found in statuses.items():
+        if key.topic == CLUSTER_METADATA_TOPIC:
+            continue  # a log of the controller, and not a topic for Kafka's tools
         of_topics.setdefault(key.topic, []).append(found)
     body = m.BrokerStatusReply(
         version=VERSION,

@@ -14,7 +14,6 @@ from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Values,
 from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC
 
 BROKERS: Final = 1  # EndpointType
 CONTROLLERS: Final = 2
@@ -95,7 +94,6 @@ def _log_dir(status: m.BrokerStatusReply, named: Collection[tuple[str, int]] | N
     sizes = {
         topic.topic: [each for each in topic.sizes if named is None or (topic.topic, each.partition) in named]
         for topic in status.topics
-        if topic.topic != CLUSTER_METADATA_TOPIC  # a log of Kafka's controllers
     }
     return {
         "error_code": NO_ERROR,

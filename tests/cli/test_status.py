@@ -42,6 +42,17 @@ def test_a_broker_that_is_well(tool: Tool) -> None:
     assert tool("status").startswith("HEALTHY:")
 
 
+def test_the_status_counts_the_topics_of_the_list(tool: Tool) -> None:
+    """The log of the controller is not a topic, as for Kafka's tools."""
+    with Producer(tool.address, transactional_id="pay") as producer:
+        producer.init_transactions()  # creates __transaction_state
+    listed = tool.rows("topic", "list")
+    assert [topic["topic"] for topic in listed] == ["__transaction_state"]
+    (found,) = tool.rows("status")
+    counted = (found["topics"], found["partitions"])
+    assert counted == (1, sum(topic["partitions"] for topic in listed))
+
+
 def test_a_hanging_transaction_is_a_problem(tool: Tool) -> None:
     make_it_hang(tool.address)
     (found,) = tool.rows("status", code=1)
