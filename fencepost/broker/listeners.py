@@ -75,8 +75,7 @@ def _bound(host: str, port: int, name: str, *, listens: bool) -> socket.socket:
         is_wrong_host = (
             isinstance(problem, socket.gaierror | UnicodeError) or problem.errno == errno.EADDRNOTAVAIL
         )
-        option = f"--{name.replace(' ', '-')}"
-        other = f"stop what listens there, or choose another {name} ({option} N); 0 is a free one"
+        other = f"stop what listens there, or choose another {name} (0 is a free one)"
         advice = "choose another host" if is_wrong_host else other
         reason = getattr(problem, "strerror", None) or problem
         raise CannotListen(f"cannot listen on {host}:{port}: {reason}; {advice}") from problem

@@ -256,6 +256,11 @@ def _check_place(directory: Path | None, *, memory: bool) -> None:
     if directory is not None:
         what = "a local directory, and serve keeps its data in one"
         refuse_uri(directory, what, then="give the path of a directory")
+        if directory.exists() and not directory.is_dir():
+            raise WrongUsage(
+                f"{directory} is a file, and serve keeps its data in a directory",
+                then="give the path of a directory; serve creates it if it does not exist",
+            )
     if not memory and directory is None:
         raise WrongUsage(
             "serve needs either a data directory or --memory", then="for example: fencepost serve ./data"

@@ -97,3 +97,13 @@ def test_a_file_that_is_not_a_certificate_is_wrong_usage(tmp_path: Path, capsys:
     assert run(["serve", "--memory", "--port", "0", "--tls-cert", str(file), "--tls-key", str(file)]) == 2
     assert f"{file} holds no certificate" in capsys.readouterr().err
     assert run(["serve", "--memory", "--port", "0", "--users", str(file)]) == 2
+
+
+def test_a_file_is_refused_as_the_place_of_the_data(tmp_path: Path, capsys: Output) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    assert run(["serve", str(file)]) == 2
+    assert capsys.readouterr().err == (
+        f"fencepost: {file} is a file, and serve keeps its data in a directory\n"
+        "  give the path of a directory; serve creates it if it does not exist\n"
+    )
