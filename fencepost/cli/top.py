@@ -143,15 +143,16 @@ class _Screen(StringIO):
 @contextmanager
 def _in_place(lines_max: int) -> Generator[None]:
     """Clears the terminal and shows the first lines of what the body prints, so that they do not scroll
-    away.
+    away; of the headline, as much as fits.
     """
     with redirect_stdout(_Screen()) as screen:
         yield
     lines = screen.getvalue().splitlines()
     width = shutil.get_terminal_size().columns
-    lines_max -= len(lines[0]) // width  # the headline may need a second line
+    lines[0] = lines[0][: width * max(1, lines_max)]
+    lines_max -= (len(lines[0]) - 1) // width  # the headline may need a second line
     if len(lines) > lines_max:
-        lines[lines_max - 1 :] = ["... (a larger terminal shows more)"]
+        lines[max(1, lines_max - 1) :] = ["... (a larger terminal shows more)"] if lines_max > 1 else []
     print(CLEAR + "\n".join(lines), end="")
 
 

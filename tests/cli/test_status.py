@@ -96,7 +96,7 @@ def test_top_shows_one_interval(tool: Tool, calm: m.BrokerStatusReply) -> None:
     assert "\x1b" not in text, "no terminal, no control characters"
 
 
-@pytest.mark.parametrize(("columns", "lines"), [(200, 24), (80, 24), (50, 10)])
+@pytest.mark.parametrize(("columns", "lines"), [(200, 24), (80, 24), (50, 10), (80, 3), (120, 2), (40, 2)])
 def test_top_keeps_its_headline_on_the_screen(
     tool: Tool, columns: int, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
