@@ -40,6 +40,8 @@ import attrs
 
 NUMBER_MAX: Final = 1_000_000_000  # of anything: milliseconds and bytes have 32 bits in the protocol
 SHOWN_MAX: Final = 20  # possibilities, in the traceback of an error
+SUGGESTED_MAX: Final = 3  # possibilities that contain the word
+NAME_MIN: Final = 4  # letters; names of processes are short: nearly each of them resembles some word
 LIKENESS_MIN: Final = 0.7  # of a word and its suggestion, from 0 to 1
 LIKENESS_OF_LISTED: Final = 0.58  # of names, which are long: NOT_A_LEADER means NOT_LEADER_OR_FOLLOWER
 _BLANK: Final = re.compile(r"\{(?P<field>\w+):(?P<blank>[^}]+)\}")
@@ -288,13 +290,26 @@ def a(noun: str) -> str:
 
 
 def suggestion(name: str, possible: Sequence[str], *, likeness_min: float = LIKENESS_MIN) -> str:
-    """ "; did you mean ...?" with the possible name that is nearly this one; empty without any."""
+    """ "; did you mean ...?" with the possible name that is nearly this one, or else with the shortest ones
+    that contain it; empty without any.
+    """
     better = _nearest(name, possible, likeness_min)
-    return "" if better is None else f"; did you mean {quoted(better)}?"
+    meant = _containing(name, possible) if better is None else [better]
+    if not meant:
+        return ""
+    *others, last = map(quoted, meant)
+    return f"; did you mean {', '.join(others)} or {last}?" if others else f"; did you mean {last}?"
+
+
+def _containing(name: str, possible: Sequence[str]) -> list[str]:
+    if len(name) < NAME_MIN:
+        return []
+    found = [known for known in possible if name.lower() in known.lower()]
+    return sorted(found, key=len)[:SUGGESTED_MAX]
 
 
 def _nearest(name: str, possible: Sequence[str], likeness_min: float = LIKENESS_MIN) -> str | None:
-    if len(name) < 4:  # names of processes are short: nearly each of them resembles some word
+    if len(name) < NAME_MIN:
         return None
     # "node 3" is not a misspelling of "node 1", so the numbers must agree.
     numbers = _NUMBERS.findall(name)

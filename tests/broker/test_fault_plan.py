@@ -29,6 +29,11 @@ REFUSED = [
     ("when broker sends Prodce reply do drop", '"Prodce" is not a REQUEST; did you mean "Produce"?'),
     ("when broker sends Produce reply #0 do drop", '"0" is too small: a count is at least 1'),
     ("when p sends EndTxn do answer NOT_A_LEADER", 'did you mean "NOT_LEADER_OR_FOLLOWER"?'),
+    (
+        "when p sends EndTxn do answer FENCED",
+        'did you mean "PRODUCER_FENCED", "FENCED_INSTANCE_ID" or "FENCED_LEADER_EPOCH"?',
+    ),
+    ("when p sends EndTxn do answer abort", 'did you mean "TRANSACTION_ABORTABLE"?'),
     ("when p sends EndTxn do crash", 'did you mean "crash NODE"? NODE is a node: node 1, '),
     ("when p sends EndTxn do fail", '"fail appends of PARTITION" or "fail syncs of PARTITION"?'),
     ("when p sends EndTxn do drop every 3", 'did you mean "when p sends EndTxn do drop every 3 times"?'),
