@@ -15,7 +15,7 @@ import attrs
 
 from fencepost.kafka_bridge.exchange import Answer, Exchange, Translated, Values, explained
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import ASKED_NODE, INT32_MAX, ConfigOperation
 from fencepost.protocol.wire_protocol import NodeTopics
 
@@ -92,10 +92,13 @@ def _result(asked: Any, of_topics: dict[str, _Result], of_nodes: dict[int, Answe
     node_id = _node_id(asked.resource_name)
     if node_id is None:
         return _Result(ErrorCode.INVALID_REQUEST, f"{asked.resource_name:.100} is not the id of a broker")
-    answer = of_nodes[node_id]
+    return _of_node(asked.resource_name, of_nodes[node_id])
+
+
+def _of_node(name: str, answer: Answer) -> _Result:
     if answer.error is ErrorCode.INVALID_REQUEST:
-        return _Result(answer.error, f"broker {node_id} has to be asked for its own settings")
-    configs = () if answer.body is None or node_id == ASKED_NODE else answer.body.node
+        return _Result(answer.error, f"broker {name} has to be asked for its own settings")
+    configs = () if answer.body is None or name == DEFAULTS_OF_BROKERS else answer.body.node
     return _Result(answer.error, configs=configs)
 
 
@@ -169,17 +172,19 @@ def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigC
         for key, each in resources.items()
         if (result := _settled(each, times_named=named[key])) is not None
     }
+    unsettled = [each for key, each in resources.items() if key not in settled]
     topics = tuple(
         m.TopicConfigChanges(topic=each.resource_name, changes=changes_of(each.configs))
-        for key, each in resources.items()
-        if key not in settled
+        for each in unsettled
+        if each.resource_type == ResourceType.TOPIC
     )
-    asked = m.IncrementalAlterConfigs(topics=topics, validate_only=request.validate_only)
+    changes = m.IncrementalAlterConfigs(topics=topics, validate_only=request.validate_only)
+    brokers = [each.resource_name for each in unsettled if each.resource_type == ResourceType.BROKER]
 
     def respond(answers: Sequence[Answer]) -> Values:
-        # If every resource is settled, the node was not asked, and there is no answer.
         results = dict(settled)
-        for answer in answers:
+        if topics:
+            answer, *answers = answers
             if answer.body is None:
                 results |= {(ResourceType.TOPIC, topic.topic): _Result(answer.error) for topic in topics}
             else:
@@ -187,6 +192,8 @@ def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigC
                     (ResourceType.TOPIC, found.topic): _Result(found.error, found.because)
                     for found in answer.body.topics
                 }
+        for name, answer in zip(brokers, answers, strict=True):
+            results[ResourceType.BROKER, name] = _of_node(name, answer)
         return {
             "throttle_time": 0,
             "responses": [
@@ -199,7 +206,9 @@ def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigC
             ],
         }
 
-    return Exchange((asked,) if topics else (), respond)
+    # A node changes no setting of its own, but it knows which broker it is, and who may ask.
+    asked = [m.DescribeConfigs(topics=(), node_id=_node_id(name)) for name in brokers]
+    return Exchange((*((changes,) if topics else ()), *asked), respond)
 
 
 def _settled(resource: Any, *, times_named: int) -> _Result | None:
@@ -208,7 +217,7 @@ def _settled(resource: Any, *, times_named: int) -> _Result | None:
     if times_named > 1:
         because = "each resource must appear at most once"
     elif _deletes_nothing(resource):
-        return _Result(NO_ERROR)
+        return None
     elif resource.resource_type == ResourceType.BROKER:
         because = "a broker's settings cannot change while it runs"
     elif resource.resource_type != ResourceType.TOPIC:
@@ -221,7 +230,9 @@ def _settled(resource: Any, *, times_named: int) -> _Result | None:
 
 
 def _deletes_nothing(resource: Any) -> bool:
-    """Whether settings of a broker are deleted: none was set. kafka-reassign-partitions ends throttles so."""
+    """Whether settings of a broker are deleted, of which none was set: kafka-reassign-partitions ends
+    throttles so.
+    """
     return (
         resource.resource_type == ResourceType.BROKER
         and _node_id(resource.resource_name) is not None

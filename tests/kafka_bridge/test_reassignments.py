@@ -106,7 +106,14 @@ def test_no_reassignment_is_in_progress(wire: KafkaSocket, topics: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "error"), [("1", NO_ERROR), ("", NO_ERROR), ("x", ErrorCode.INVALID_REQUEST)]
+    ("name", "error"),
+    [
+        ("1", NO_ERROR),
+        ("", NO_ERROR),
+        ("x", ErrorCode.INVALID_REQUEST),
+        ("7", ErrorCode.INVALID_REQUEST),
+        ("-1", ErrorCode.INVALID_REQUEST),
+    ],
 )
 def test_throttles_that_no_broker_has_can_be_removed(wire: KafkaSocket, name: str, error: ErrorCode) -> None:
     """kafka-reassign-partitions removes them when it has verified an assignment."""
