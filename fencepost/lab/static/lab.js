@@ -111,8 +111,8 @@ function Lab({ api, scenarios, vocabulary, first }) {
     asking.change(altered(asked, { faults: [...asked.faults, fault] }));
   };
   const edit = (toml) => {
-    write(toml);
     setTab("editor");
+    if (!draft || draft === toml || window.confirm("The editor has text that was not run. Replace it?")) write(toml);
   };
   const open = (found) => {
     setBeside(false);

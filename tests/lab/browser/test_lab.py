@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Dialog, Page, expect
 
 from fencepost.cli.application import run as fencepost
 from fencepost.simulator.scenarios.files import scenario_of
@@ -311,6 +311,29 @@ def test_a_copy_with_the_title_of_a_bundled_scenario_is_told_apart(run: RunPage,
     is_idle(run)
     expect(page.locator(".verdict")).not_to_contain_text("yours")
     expect(run.by("own-scenario")).to_have_count(0)
+
+
+def test_text_that_was_not_run_is_replaced_only_on_demand(run: RunPage, page: Page) -> None:
+    asked: list[str] = []
+
+    def answer(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        if len(asked) == 1:
+            dialog.dismiss()
+        else:
+            dialog.accept()
+
+    page.on("dialog", answer)
+    run.click("edit-scenario")
+    original = run.by("editor").input_value()
+    run.click("tab-scenarios", "edit-scenario")
+    assert asked == [], "nothing would be lost"
+    run.by("editor").fill('name = "mine"\n')
+    run.click("tab-scenarios", "edit-scenario")
+    expect(run.by("editor")).to_have_value('name = "mine"\n')
+    run.click("tab-scenarios", "edit-scenario")
+    expect(run.by("editor")).to_have_value(original)
+    assert asked == ["The editor has text that was not run. Replace it?"] * 2
 
 
 # --- the keyboard and the screen reader ---------------------------------------------------------------------
