@@ -97,7 +97,7 @@ class DeliveryTimeout(ClientError):
 class DeliveryFailed(ClientError):
     """The broker rejected the batch that contains this record, or the batch's partition is gone."""
 
-    advice = "Fix the cause above, then resend the record"
+    advice = "In a transaction, abort it; otherwise fix the cause above, then resend the record"
 
 
 class RequestTimeout(ClientError):
