@@ -117,6 +117,12 @@ class LedLogs:
         found = journal.newest_snapshot(journal.log_end_offset) if may_use_snapshot(key) else None
         for removed in journal.take_removed_snapshots():
             host.warn(removed)
+        if found is None and journal.oldest_offset and may_use_snapshot(key):
+            host.warn(
+                f"{key}: no snapshot is left that says which producers wrote the records before offset "
+                f"{journal.oldest_offset}, which were deleted. If one of them retries its last batch, it is "
+                "stored again"
+            )
         order = order_to_lead(journal, assign.leader_epoch, found, is_restart=is_restart)
         host.take(order, now)  # reads the log within this step, before anything else writes to it
         host.written[key] = journal.log_end_offset

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple, cast
 
@@ -66,6 +67,9 @@ REBUILT: Final = "the next start rebuilds it from the log"
 MISFILTERED: Final = "readers get records of aborted transactions, or miss committed ones"
 MISLED: Final = "after a restart the broker checks this producer's batches against a wrong state"
 FORGOTTEN: Final = "the broker forgets a producer that is silent for producer.id.expiration.ms by its clock"
+UNKNOWN: Final = (
+    "the producers of deleted records are forgotten; a batch that one of them retries is stored again"
+)
 DROPPED: Final = "it is dropped, and the next start reads more of the log"
 READERS: Final = "readers without a broker see too much or too little"
 LOST: Final = "readers were promised records that are not there"
@@ -137,6 +141,10 @@ class DerivedFiles:
         self._begin_with_snapshot()
         follow_producers(self.log, spoken_of, self.findings)
         self._check_indexes()
+        is_any_whole = any(self._read_producers(offset) is not None for offset in snapshots)
+        if not self._knows_its_beginning and not is_any_whole:
+            what = "it is missing or damaged, and the log before it was deleted"
+            self.findings.problem(self._snapshot(self.log.start_offset), what, UNKNOWN)
         for offset in snapshots:
             self._check_snapshot(offset)
         stored_log_start = self._check_log_start(manifest)
@@ -243,15 +251,16 @@ class DerivedFiles:
     def _without_removed(
         self, entries: Sequence[LoggedAbort], expected: Sequence[LoggedAbort]
     ) -> list[LoggedAbort]:
-        """The entries as they would be without the batches that compaction has removed from older segments: a
-        segment that it left as it was, or had not reached, has the entries that were written with its
-        markers. Readers miss nothing, since no other transaction of the producer was before its marker.
+        """The entries as they would be without the batches that compaction has removed from older segments,
+        or that were deleted with the snapshot: a segment that was left as it was, or not reached, has the
+        entries that were written with its markers. Readers miss nothing, since no other transaction of the
+        producer was before its marker.
         """
         log, right = self.log, {aborted.last_offset: aborted for aborted in expected}
         found: list[LoggedAbort] = []
         for entry in entries:
             true = right.get(entry.last_offset)
-            is_removed = log.is_covered(entry.first_offset)
+            is_removed = self._is_removed(entry.first_offset)
             if true is None:
                 markers = log.model.markers.get(entry.producer_id, [])
                 if is_removed and any(marker.offset == entry.last_offset for marker in markers):
@@ -260,11 +269,16 @@ class DerivedFiles:
                 first, stable = entry.first_offset, entry.last_stable_offset
                 if is_removed and first < true.first_offset:
                     first = true.first_offset
-                if log.is_covered(stable) and stable < true.last_stable_offset:
+                if self._is_removed(stable) and stable < true.last_stable_offset:
                     stable = true.last_stable_offset
                 entry = entry._replace(first_offset=first, last_stable_offset=stable)
             found.append(entry)
         return found
+
+    def _is_removed(self, offset: int) -> bool:
+        """Whether nothing in the log, nor a snapshot where it begins, tells what was at an offset."""
+        is_deleted = offset < self.log.start_offset and not self._knows_its_beginning
+        return is_deleted or self.log.is_covered(offset)
 
     def _as_a_leader_writes(self, entry: LoggedAbort, right: LoggedAbort) -> LoggedAbort:
         """A follower of Apache Kafka appends several batches at once, and writes the index when it has seen
@@ -297,12 +311,24 @@ class DerivedFiles:
 
     # --- producer snapshots ---------------------------------------------------------------------------------
 
+    @cached_property
+    def _knows_its_beginning(self) -> bool:
+        """Whether nothing was deleted before the first segment, or a snapshot says what that was. When a
+        deletion of several segments is interrupted, the snapshot may be at a later one.
+        """
+        start = self.log.start_offset
+        return not start or self._read_producers(start) is not None
+
+    def _read_producers(self, offset: int) -> dict[int, ModelProducer] | None:
+        """The producers in the snapshot at an offset; None if there is no whole one."""
+        data = self.storage.read_file(self._snapshot(offset).file)
+        return None if data is None or _why_torn(data) else _producers_in(data)
+
     def _begin_with_snapshot(self) -> None:
         """Where older segments were deleted, their producers live on in the snapshot at the start."""
         log = self.log
-        data = self.storage.read_file(self._snapshot(log.start_offset).file)
-        if log.start_offset and data is not None and not _why_torn(data):
-            producers = _producers_in(data)
+        producers = self._read_producers(log.start_offset) if log.start_offset else None
+        if producers is not None:
             opened = [(found.first_offset, number) for number, found in producers.items()]
             log.model.producers.update(producers)
             log.model.open.update(
@@ -329,6 +355,8 @@ class DerivedFiles:
         torn = _why_torn(data)
         if torn:  # as a loss of power may leave it
             self.findings.tell(log.was_closed, place, torn, DROPPED)
+            return
+        if not self._knows_its_beginning:
             return
         told = _producers_in(data)
         for producer_id in sorted(told.keys() | expected.keys()):
@@ -421,7 +449,7 @@ class DerivedFiles:
                 (entry["first_offset"], entry["producer_id"]) for entry in manifest["open_transactions"]
             ]
             found = log.model.open_transactions()
-            if opened != found:
+            if opened != found and self._knows_its_beginning:
                 what = f"its open transactions are {opened}, but a full scan finds {found}"
                 self.findings.problem(place, what, READERS)
         elif log.was_closed:
@@ -456,6 +484,8 @@ class DerivedFiles:
     def _check_stable(self, place: Place, manifest: Object, *, is_exact: bool) -> None:
         """The last stable offset is what a scan up to the high watermark gives."""
         log = self.log
+        if not self._knows_its_beginning:
+            return
         start, says, high_watermark = (manifest[name] for name in OFFSETS)
         stable = log.stable_at(high_watermark, log_start_offset=start)
         if stable is None:

@@ -135,16 +135,9 @@ class KafkaFiles(DerivedFiles):
         self._begin_with_snapshot()
         follow_producers(self.log, {*snapshots}, self.findings)
         self._check_indexes()
-        if self._knows_its_beginning:
-            for offset in snapshots:
-                self._check_snapshot(offset)
+        for offset in snapshots:
+            self._check_snapshot(offset)
         self._check_epochs()
-
-    @property
-    def _knows_its_beginning(self) -> bool:
-        """Whether nothing was deleted before the first segment, or a snapshot says what that was."""
-        start = self.log.start_offset
-        return not start or start in self._snapshot_offsets()
 
     def _compare_offsets(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
         number_at = {batch.position: number for number, batch in enumerate(segment.batches)}

@@ -23,7 +23,7 @@ import attrs
 
 from fencepost.check.derived_files import SNAPSHOT_SUFFIX
 from fencepost.journal.data_directory import name_aside, read_clean_mark
-from fencepost.journal.indexes import AbortedRange, CorruptIndex
+from fencepost.journal.indexes import AbortedRange, CorruptIndex, ProducerSnapshot
 from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import (
     CLEAN_FILE,
@@ -185,6 +185,10 @@ def _reopen(storage: Storage, plan: LogPlan) -> SyncedSegment:
         plan.model.apply(header, marker)
         entry = AbortedRange(*plan.model.aborted[-1]) if len(plan.model.aborted) > aborted else None
         journal.append(batch, header, leader_epoch=epoch, aborted=entry)
-    journal.close(_state_of(plan, journal.log_start_offset))
+    producers = None
+    if journal.oldest_offset and journal.newest_snapshot(journal.log_end_offset) is None:
+        # The snapshot that stood for deleted segments is lost. A new one says that this is all that is known.
+        producers = [ProducerSnapshot(number, *known) for number, known in plan.model.producers.items()]
+    journal.close(_state_of(plan, journal.log_start_offset), producers)
     assert journal.next_clean_mark is not None, "a journal that has failed raises"
     return journal.next_clean_mark

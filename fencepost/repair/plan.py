@@ -28,6 +28,7 @@ from fencepost.check.derived_files import (
     LOG_START,
     MANIFEST,
     SNAPSHOT_SUFFIX,
+    UNKNOWN,
 )
 from fencepost.check.directory import check_logs, vanished_logs
 from fencepost.check.findings import Findings, Severity
@@ -517,6 +518,8 @@ class _Planner:
                 plan.derived.add(finding.file)
                 if not plan.log.is_altered:
                     stake, saved = finding.means, "it is rebuilt from the log"
+                    if stake == UNKNOWN:
+                        saved = "all records; a producer that wrote none of them is forgotten"
                     self._report(finding.file, "damaged derived file", finding.what, stake, saved)
         for plan in self.logs.values():
             self._check_snapshots(plan)

@@ -9,6 +9,7 @@ from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.manifest import LOG_START_FILE
 from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.segments import SNAPSHOT
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode
@@ -118,6 +119,32 @@ def test_segments_without_records_are_gone_after_a_restart_and_their_producers_k
     assert bounds(story) == (8, 7, 9)
     story.ended(who, ABORT, "b")
     assert bounds(story) == (8, 10, 10)
+
+
+@pytest.mark.parametrize("left", [None, b"damaged"])
+def test_it_is_said_that_the_producers_of_deleted_records_are_forgotten(left: bytes | None) -> None:
+    """When their segments were deleted, the snapshot that stood for them was synced."""
+    story = Story(journal=JournalSettings(segment_bytes=1))
+    one_aborted_one_open(story)
+    low_watermark(story, 8)
+    story.restart()
+    story.kill()
+    storage = story.storage
+    snapshots = [f"orders-0/{name}" for name in storage.files("orders-0") if name.endswith(SNAPSHOT)]
+    for path in snapshots:
+        storage.remove(path)
+        if left is not None:
+            storage.replace(path, left, durable=True)
+    story.restart()
+    told = [
+        trouble.text
+        for trouble in story.host.troubles
+        if "before offset 7, which were deleted" in trouble.text
+    ]
+    assert len(told) == 1
+    story.produce(NOBODY, "i", name=None)  # a roll writes the next snapshot
+    story.restart()
+    assert not [trouble for trouble in story.host.troubles if "which were deleted" in trouble.text]
 
 
 @pytest.mark.parametrize(

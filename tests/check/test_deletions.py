@@ -8,6 +8,8 @@ from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.terms import HIGH_WATERMARK
+from fencepost.repair.perform import perform
+from fencepost.repair.plan import make_plan
 from tests.audit.in_process import audited
 from tests.broker.requests import ABORT, NOBODY, Identity
 from tests.broker.story import Memory, Story
@@ -79,6 +81,54 @@ def test_a_deletion_that_a_kill_interrupts_is_no_problem() -> None:
     found = check_directory(at).found
     assert [each.file for each in found] == left
     assert {each.severity for each in found} == {Severity.NOTE}
+
+
+def test_a_kill_between_the_deletions_of_two_segments_is_no_problem() -> None:
+    """The snapshot of the first segment that is left was lost before, with the power."""
+    story, _ = transactions(ONE_BATCH)
+    story.host.write_manifests()
+    assert isinstance(story.storage, Memory)
+    before = Directory(story.storage)
+    low_watermark(story, 9)
+    after = Directory(story.storage)
+    first = min(int(name.rpartition("/")[2][:20]) for name in after.logs("orders-0"))
+    assert first > 4
+    for path in before.logs("orders-0"):
+        if 4 <= int(path.rpartition("/")[2][:20]) < first:
+            for suffix in ("log", "index", "timeindex", "txnindex"):
+                after.put(path.replace("log", suffix), before.get(path.replace("log", suffix)))
+    assert check_directory(after).found == []
+
+
+@pytest.mark.parametrize("is_flipped", [False, True])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_the_loss_of_what_is_known_of_deleted_records_is_found_and_repaired(
+    is_flipped: bool, is_closed: bool
+) -> None:
+    """Producers of deleted records are in the snapshot where the log begins, and perhaps in newer ones."""
+    story, _ = transactions(ONE_BATCH)
+    low_watermark(story, 7)
+    story.restart()
+    story.host.write_manifests()
+    if is_closed:
+        story.host.stop()
+    assert isinstance(story.storage, Memory)
+    at = Directory(story.storage)
+    snapshots = [f"orders-0/{name}" for name in at.files("orders-0") if name.endswith(".snapshot")]
+    assert f"orders-0/{7:020d}.snapshot" in snapshots
+    for path in snapshots:
+        if is_flipped:
+            at.flip(path, 9)
+        else:
+            at.remove(path)
+    (problem,) = [each for each in check_directory(at).found if "log before it was deleted" in each.what]
+    assert (problem.severity, problem.file) == (Severity.PROBLEM, f"orders-0/{7:020d}.snapshot")
+    plan = make_plan(at)
+    (saved,) = [each.saved for each in plan.damages if each.file == problem.file]
+    assert saved == "all records; a producer that wrote none of them is forgotten"
+    perform(at, plan)
+    assert [each for each in check_directory(at).found if each.severity is Severity.PROBLEM] == []
+    assert make_plan(at).damages == []
 
 
 def test_a_hanging_transaction_whose_beginning_was_deleted_is_found() -> None:

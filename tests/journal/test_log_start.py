@@ -108,6 +108,17 @@ def test_the_snapshot_that_stands_for_deleted_segments_survives_a_loss_of_power(
     assert found.newest_snapshot(at_most=EVERYTHING) == (12, PRODUCERS)
 
 
+def test_a_deletion_that_a_crash_interrupted_needs_no_snapshot_before_the_last_one() -> None:
+    storage = MemoryStorage()
+    rolled(storage).journal.move_log_start(12)
+    for name in list(storage.files(DIRECTORY)):
+        if name.startswith(f"{0:020d}") or name == file_name(6, SNAPSHOT):
+            storage.remove(f"{DIRECTORY}/{name}")
+    journal = Journal(storage, ORDERS)
+    assert journal.oldest_offset == 12
+    assert journal.take_removed_snapshots() == []
+
+
 def test_a_log_start_that_was_not_synced_is_written_again_before_it_is_acknowledged() -> None:
     broken = set[str]()
     storage = SimulatedStorage(lambda _most: 0, breaks=lambda _operation, path: path in broken)

@@ -50,6 +50,7 @@ class Leader:
         if (found := self.journal.newest_snapshot(self.journal.log_end_offset)) is not None:
             leader.restore(self.state, found[1], at_offset=found[0])
             self.state.log_end_offset = found[0]
+        assert found is not None or not self.journal.oldest_offset, "producers were forgotten"
         assert self.journal.take_removed_snapshots() == []
         for header, batch in self.journal.batches(self.state.log_end_offset):
             leader.apply(self.state, header, batch)
