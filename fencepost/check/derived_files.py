@@ -402,8 +402,10 @@ class DerivedFiles:
 
     # --- manifest and checkpoint ----------------------------------------------------------------------------
 
-    def _read_object(self, place: Place, means: str) -> Object | None:
-        """A JSON file's object; None when it is missing, or torn as a loss of power may leave it."""
+    def _read_object(self, place: Place, means: str, *, is_synced: bool = False) -> Object | None:
+        """A JSON file's object; None when it is missing, or torn, as a loss of power may leave it unless it
+        `is_synced` before it takes its name.
+        """
         data = self.storage.read_file(place.file)
         if data is None:
             return None
@@ -413,7 +415,7 @@ class DerivedFiles:
             self.findings.problem(place, str(error), RENAMED)
             return None
         except ValueError as error:
-            self.findings.tell(self.log.was_closed, place, str(error), means)
+            self.findings.tell(self.log.was_closed or is_synced, place, str(error), means)
             return None
 
     def _manifest(self) -> Object | None:
@@ -580,7 +582,7 @@ class DerivedFiles:
     def _check_log_start(self, manifest: Object | None) -> int:
         """The offset from which records are readable; returns it. The manifest is written after this file."""
         place = Place(f"{self.log.directory}/{LOG_START}")
-        content = self._read_object(place, DELETED)
+        content = self._read_object(place, REFUSED, is_synced=True)
         start = 0 if content is None else content.get("log_start_offset")
         if not isinstance(start, int):
             self.findings.problem(place, "its log_start_offset is missing or malformed", DELETED)

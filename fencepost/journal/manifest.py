@@ -432,7 +432,8 @@ def decode_json(data: bytes, *, place: str, version: int) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CorruptIndex(f"{place} is not a JSON object")
     fields = cast("dict[str, Any]", content)
-    if fields.get("format") != version:
+    # A file that was written elsewhere may be of another kind.
+    if fields.get("format") != version and fields.get(WRITTEN_AS, place) == place:
         raise CorruptIndex(f"{place} has format {fields.get('format')}; this version reads format {version}")
     if fields.pop(CHECKSUM, None) is None:
         raise CorruptIndex(f"{place} has no checksum: another program wrote it")

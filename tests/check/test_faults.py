@@ -680,6 +680,13 @@ def test_a_catalogue_without_a_log_that_was_closed_is_a_note(lines: bytes) -> No
     assert note.what == "it does not list __cluster_metadata-0, which was closed cleanly"
 
 
+def test_no_loss_of_power_tears_a_log_start() -> None:
+    """It is synced before it takes its name, and the broker refuses a log with a damaged one."""
+    fault = Fault("torn", lambda at: at.put(LOG_START, b"{"), LOG_START, "not JSON")
+    (problem,) = found(plant(fault, killed()), fault)
+    assert problem.means.startswith("the broker refuses this log")
+
+
 @pytest.mark.parametrize("fault", LEFT_BEHIND, ids=name_of)
 def test_what_a_kill_leaves_is_a_note_until_somebody_says_that_it_stopped_in_order(fault: Fault) -> None:
     killed_one = plant(fault, killed())

@@ -4,6 +4,8 @@ import pytest
 
 from fencepost.journal.indexes import AbortedRange, CorruptIndex
 from fencepost.journal.manifest import (
+    CHECKPOINT_FILE,
+    CHECKPOINT_VERSION,
     MANIFEST_FILE,
     MANIFEST_VERSION,
     ManifestState,
@@ -156,6 +158,13 @@ def test_a_flipped_bit_is_damage_and_names_no_other_directory() -> None:
         assert caught.type is CorruptIndex
     other = encode_json({"format": MANIFEST_VERSION}, place=f"other-0/{MANIFEST_FILE}")
     with pytest.raises(MisplacedFile, match=f"{PATH} was written as other-0/{MANIFEST_FILE}"):
+        decode_manifest(other, directory=DIRECTORY)
+
+
+def test_a_small_file_of_another_kind_is_misplaced_too() -> None:
+    """Its format has another number, as that of a damaged file may have."""
+    other = encode_json({"format": CHECKPOINT_VERSION}, place=f"{DIRECTORY}/{CHECKPOINT_FILE}")
+    with pytest.raises(MisplacedFile, match=f"{PATH} was written as {DIRECTORY}/{CHECKPOINT_FILE}"):
         decode_manifest(other, directory=DIRECTORY)
 
 
