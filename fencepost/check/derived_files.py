@@ -320,20 +320,13 @@ class DerivedFiles:
         return not start or self._read_producers(start) is not None
 
     def _read_producers(self, offset: int) -> dict[int, ModelProducer] | None:
-        """The producers in the snapshot at an offset; None if there is no whole one."""
-        data = self.storage.read_file(self._snapshot(offset).file)
-        return None if data is None or _why_torn(data) else _producers_in(data)
+        return read_producers(self.storage, self._snapshot(offset).file)
 
     def _begin_with_snapshot(self) -> None:
         """Where older segments were deleted, their producers live on in the snapshot at the start."""
-        log = self.log
-        producers = self._read_producers(log.start_offset) if log.start_offset else None
-        if producers is not None:
-            opened = [(found.first_offset, number) for number, found in producers.items()]
-            log.model.producers.update(producers)
-            log.model.open.update(
-                (number, first_offset) for first_offset, number in sorted(opened) if first_offset != NO_OFFSET
-            )
+        start = self.log.start_offset
+        if start:
+            self.log.model.begin_with(self._read_producers(start) or {})
 
     def _check_snapshot(self, offset: int) -> None:
         log, place = self.log, self._snapshot(offset)
@@ -621,6 +614,12 @@ class DerivedFiles:
 
 
 Compare = Callable[[ScannedSegment, Place, list[tuple[Any, ...]]], None]
+
+
+def read_producers(storage: StorageReader, snapshot: str) -> dict[int, ModelProducer] | None:
+    """The producers in a snapshot; None if there is no whole one."""
+    data = storage.read_file(snapshot)
+    return None if data is None or _why_torn(data) else _producers_in(data)
 
 
 def _producers_in(snapshot: bytes) -> dict[int, ModelProducer]:

@@ -23,7 +23,7 @@ Rule: feed it every batch from the start of the log, in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from fencepost.protocol.batches import BatchHeader, Marker
@@ -102,6 +102,14 @@ class PartitionModel:
     def last_stable_offset(self) -> int:
         """Where readers of committed records stop while the whole log is replicated."""
         return next(iter(self.open.values()), self.end_offset)
+
+    def begin_with(self, producers: Mapping[int, ModelProducer]) -> None:
+        """Begin where older segments were deleted, with the producers in the snapshot there."""
+        self.producers.update(producers)
+        opened = [(found.first_offset, number) for number, found in producers.items()]
+        self.open.update(
+            (number, first_offset) for first_offset, number in sorted(opened) if first_offset != NO_OFFSET
+        )
 
     def apply(self, header: BatchHeader, marker: Marker | LoggedMarker | None) -> LoggedMarker | None:
         """Take the next batch; `marker` is what it says if it is a control batch. Returns a marker with its

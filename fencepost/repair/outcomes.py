@@ -146,6 +146,7 @@ def _settled_in(log: SalvagedLog, evidence: Evidence, turned: list[Settled]) -> 
     marker became an ABORT.
     """
     model, settled = PartitionModel(), list[Settled]()
+    model.begin_with(log.producers)
     for segment in log.segments:
         for number, piece in enumerate(segment.pieces):
             if isinstance(piece, IntactBatch):
@@ -303,6 +304,7 @@ def marker_of(settled: Settled, model: PartitionModel) -> bytearray:
 def model_of(log: SalvagedLog) -> PartitionModel:
     """The state of a partition after its repair."""
     model = PartitionModel()
+    model.begin_with(log.producers)
     for piece in log.pieces():
         if isinstance(piece, IntactBatch):
             model.apply(piece.header, piece.batch.marker)

@@ -33,10 +33,12 @@ from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.check.derived_files import SNAPSHOT_SUFFIX, read_producers
 from fencepost.check.scan import ScannedBatch, log_file, sizes_of
 from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.journal.storage import StorageReader
+from fencepost.log_model.partitions import ModelProducer
 from fencepost.protocol.batches import (
     CONTROL_BATCH_SIZE,
     CONTROL_BATCH_SIZE_MAX,
@@ -136,6 +138,8 @@ class SalvagedLog:
     mended: list[str] = attrs.Factory(list[str])
     """What was corrected without any loss."""
     torn: TornTail | None = None
+    producers: dict[int, ModelProducer] = attrs.Factory(dict[int, ModelProducer])
+    """Those in the snapshot where the log begins, if older segments were deleted."""
     left_open: set[int] = attrs.Factory(set[int])
     """Producers whose last transaction is ended at the end of the log: it may have ended in a lost range."""
 
@@ -226,6 +230,9 @@ def salvage(
         file = str(partition) if last is None else last.file
         kind, because = LossKind.CUT_OFF, f"the log ends there, and {promised} was promised"
         log.lose(LostRange(kind, expected, promised, file, size, size, because), to=last)
+    first = log.segments[0].base_offset if log.segments else 0
+    if first:
+        log.producers = read_producers(storage, f"{partition}/{first:020d}{SNAPSHOT_SUFFIX}") or {}
     return log
 
 

@@ -14,6 +14,7 @@ from tests.audit.in_process import audited
 from tests.broker.requests import ABORT, NOBODY, Identity
 from tests.broker.story import Memory, Story
 from tests.broker.test_deleting_records import low_watermark
+from tests.broker.test_every_byte import contents, disk_with
 from tests.check.directories import Directory
 from tests.check.planting import adjust
 from tests.spark.tables import rows_of
@@ -129,6 +130,27 @@ def test_the_loss_of_what_is_known_of_deleted_records_is_found_and_repaired(
     perform(at, plan)
     assert [each for each in check_directory(at).found if each.severity is Severity.PROBLEM] == []
     assert make_plan(at).damages == []
+
+
+def test_a_repair_knows_the_transactions_that_began_in_deleted_segments() -> None:
+    """Their coordinator's log is lost, so they are aborted, in the order in which they began."""
+    story, _ = transactions(ONE_BATCH)
+    low_watermark(story, 7)
+    story.restart()
+    story.produce(NOBODY, "k", name=None)
+    story.host.stop()
+    assert isinstance(story.storage, Memory)
+    at = Directory(story.storage)
+    for name in at.directories():
+        for path in at.logs(name) if name.startswith("__transaction_state") else ():
+            at.put(path, b"")
+    plan = make_plan(at)
+    assert len([note for note in plan.notes if "the transaction is aborted" in note]) == 2, plan.notes
+    perform(at, plan)
+    assert [each.what for each in check_directory(at).found if each.severity is Severity.PROBLEM] == []
+    opened = Story.over(disk_with(contents(at)))
+    assert opened.partition().open_transactions == {}
+    assert opened.partition().last_stable_offset == opened.partition().log_end_offset == 14
 
 
 def test_a_hanging_transaction_whose_beginning_was_deleted_is_found() -> None:
