@@ -101,7 +101,7 @@ from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import DamagedLog, NoAccess, StorageError
-from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.terms import INTERNAL_TOPICS, NO_OFFSET, NO_TOPIC_ID, TopicPartition
 
 MANIFEST_INTERVAL_MS: Final = 200  # readers without a broker lag this far, and more with many partitions
@@ -316,7 +316,11 @@ class Host:
         if isinstance(arrived, BecomeLeader) and arrived.partition == METADATA_PARTITION:
             # Reading it again would fail again, and without it nothing can be served.
             raise MetadataLost(f"the log of the cluster's metadata cannot be read: {problem}") from problem
-        self._report(problem, arrived)
+        if isinstance(arrived, BecomeLeader) and isinstance(problem, ProtocolViolation):
+            # A coordinator could not read its log. It would fail again at once, with each election.
+            problem = self.held[arrived.partition].journal.unreadable(problem)
+        else:
+            self._report(problem, arrived)
         node, outcome = self.node, self.node.outcome
         doubtful = node.doubtful(arrived)
         outcome.appends = [append for append in outcome.appends if append.partition not in doubtful]

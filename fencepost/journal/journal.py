@@ -66,7 +66,7 @@ from fencepost.journal.segments import BATCH_SIZE_MAX, LOG, Segment, file_name
 from fencepost.journal.snapshots import open_in_snapshot, read_snapshot
 from fencepost.journal.storage import CLEANED_SUFFIX, DamagedLog, Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
-from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.errors import FencepostError, ProtocolViolation
 from fencepost.protocol.terms import INT32_MAX, NO_LEADER_EPOCH, NO_TOPIC_ID, TopicPartition
 
 OPEN_FILES: Final = 2  # of a journal by itself: the segment that it writes to, and one that it reads
@@ -585,6 +585,11 @@ class Journal:
         """DamagedLog when someone removed or replaced the file that this journal writes to."""
         with self._writing():
             self._active.check_place()
+
+    def unreadable(self, problem: ProtocolViolation) -> DamagedLog:
+        """The error for a leader that cannot read a record of an intact batch."""
+        what = f"{self._directory}: a record cannot be read ({problem}), so this log is not served"
+        return DamagedLog(self._storage.location, what)
 
     def lost_end(self) -> SyncedSegment | None:
         """The end of a log whose last file was removed or replaced, as evidence; None if it is in place."""

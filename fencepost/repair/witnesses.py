@@ -63,6 +63,8 @@ def kind_of(partition: TopicPartition, cluster: ClusterModel) -> Belongs:
     def belongs(header: BatchHeader, batch: bytes) -> bool:
         if header.is_control and partition.topic == CONSUMER_OFFSETS_TOPIC:
             return True
+        if header.is_transactional and partition.topic != CONSUMER_OFFSETS_TOPIC:
+            return False  # its records have keys of another kind, which are skipped
         try:
             names = names_in(batch, header)
         except ProtocolViolation:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Finding, Severity
+from fencepost.journal.manifest import CLEAN_FILE
 from fencepost.protocol.batches import build_marker, covering_batch, read_header
 from fencepost.protocol.consumer_group_log import (
     ConsumerRecord,
@@ -21,7 +23,8 @@ from fencepost.protocol.offsets_log import GroupBatch, GroupRecord, OffsetKey, O
 from fencepost.protocol.primitives import INT16, put_string
 from fencepost.protocol.terms import NO_PRODUCER_ID, TransactionResult, coordinator_partition
 from fencepost.protocol.thinning import thinned
-from tests.check.directories import OFFSETS_LOG, Directory, closed
+from tests.broker.test_every_byte import DamagedStory, contents, disk_with
+from tests.check.directories import METADATA_LOG, OFFSETS_LOG, Directory, closed
 
 ABORT, COMMIT = TransactionResult.ABORT, TransactionResult.COMMIT
 HERE = [name for name in "abcdefgh" if coordinator_partition(name, 2) == 1]
@@ -173,3 +176,17 @@ def test_only_an_offset_that_counts_is_compared_with_the_end_of_its_log(
     notes = [each for each in found(*batches) if each.file == "orders-0"]
     assert {each.severity for each in notes} <= {Severity.NOTE}
     assert [each.what.startswith(says) for each in notes] == [True] * (says != "")
+
+
+def test_a_broker_reads_a_log_with_an_unreadable_record_once() -> None:
+    """Reading it again would fail again, and each election is a record in the metadata."""
+    at = closed()
+    at.put_batches(OFFSETS_LOG, [*at.batches(OFFSETS_LOG), malformed(classic_key())])
+    at.remove(CLEAN_FILE)
+    at.remove(OFFSETS_LOG.replace("00000000000000000000.log", "manifest.json"))
+    before = len(at.batches(METADATA_LOG))
+    story = DamagedStory.over(disk_with(contents(at)))
+    told = [trouble.text for trouble in story.host.troubles if "__consumer_offsets-1" in trouble.text]
+    assert "version 32639 is unknown" in told[-1]
+    assert "fencepost repair" in told[-1]
+    assert len(story.log(METADATA_PARTITION)) < before + 10

@@ -17,7 +17,7 @@ from fencepost.protocol.batches import read_header
 from fencepost.repair.perform import perform
 from fencepost.repair.plan import make_plan
 from tests.broker.requests import ORDERS
-from tests.check.directories import ORDERS_LOG, SMALL, Directory, closed, killed
+from tests.check.directories import OFFSETS_LOG, ORDERS_LOG, PAY_LOG, SMALL, Directory, closed, killed
 from tests.journal.logs import content
 
 
@@ -89,3 +89,19 @@ def test_a_log_that_goes_beyond_its_mark_is_kept() -> None:
     perform(disk, plan)
     assert make_plan(disk).damages == []
     assert content(DataDirectory.open(disk).journal(SMALL)) == b"".join([*kept, last])
+
+
+def test_offsets_of_a_transaction_are_no_records_of_the_transaction_log() -> None:
+    """Their keys are of another kind, which a reader of the transaction log skips. A marker for them would be
+    a record that no coordinator can read.
+    """
+    at = closed()
+    batches = at.batches(OFFSETS_LOG)
+    assert read_header(batches[0]).is_transactional
+    at.put_batches(PAY_LOG, [*batches[:1], *at.batches(PAY_LOG)[1:]])
+    at.remove(CLEAN_FILE)
+    at.change_json(f"{PAY_LOG.partition('/')[0]}/manifest.json", lambda content: content.update(segments=[]))
+    plan = make_plan(at)
+    assert [(each.kind, each.offsets) for each in plan.damages] == [("misplaced batch", (0, 0))]
+    perform(at, plan)
+    assert not any(read_header(batch).is_control for batch in at.batches(PAY_LOG))
