@@ -103,7 +103,7 @@ class DeliveryFailed(ClientError):
 class RequestTimeout(ClientError):
     """The call did not finish in time; the same call continues to wait for the same request."""
 
-    advice = "Call again to keep waiting; if no broker answered, check that one runs at the bootstrap address"
+    advice = "Call again to keep waiting; if no broker answered, check that one runs at its address"
 
 
 class UnknownTopic(ClientError):

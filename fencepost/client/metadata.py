@@ -83,6 +83,7 @@ def can_be_host(name: str) -> bool:
     return 0 < len(encoded) <= HOST_NAME_SIZE_MAX and not {*b"\0/"} & {*encoded}
 
 
+NOT_ACCEPTING: Final = "it does not accept connections"
 NOT_A_BROKER: Final = "it accepts connections, but has not answered as a Fencepost broker"
 
 
@@ -148,6 +149,12 @@ class ClusterMetadata:
             reason = self.unreachable.get(node) or (NOT_A_BROKER if node in self.accepts else None)
             words.append(f"{host}:{port} ({reason})" if reason else f"{host}:{port}")
         return ", ".join(words)
+
+    def node_in_words(self, node_id: int) -> str:
+        """A broker with its address, and why it could not be connected to, if that is known."""
+        host, port = self.nodes[node_id]
+        reason = self.unreachable.get(node_id)
+        return f"broker {node_id} at {host}:{port}" + (f" ({reason})" if reason else "")
 
     def any_node(self) -> int:
         """A node for a request that any node can answer: known nodes, then bootstrap addresses."""

@@ -37,7 +37,7 @@ from fencepost.client.effects import (
     WarnProgram,
 )
 from fencepost.client.errors import Failure
-from fencepost.client.metadata import NOT_A_BROKER, Address, can_be_host
+from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE, NOT_A_BROKER, NOT_ACCEPTING, Address, can_be_host
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import REFUSALS, Handshake, HandshakeRefused, StartHandshake, refusal
 from fencepost.protocol.batches import Buffer
@@ -164,6 +164,11 @@ class ClientConnection:
         return answers
 
 
+def _one_bootstrap(node_id: int) -> int:
+    """The node, but the same one for all bootstrap addresses: one of them that answers is enough."""
+    return max(FIRST_BOOTSTRAP_NODE, node_id)
+
+
 def ignore(_: object) -> None:
     """Does nothing: for a driver that needs no news, or a program that wants no warnings."""
 
@@ -190,10 +195,10 @@ class NetworkClient:
     callbacks: deque[ProducerBatch] = attrs.field(factory=deque)
     """Batches that are done, whose callbacks the driver must call when no script is running."""
     _machine_wake: int | None = None
-    _warn_at: int | None = None
-    """When the program hears that no broker answers."""
-    _is_silent: bool = True
-    """Whether no broker has answered yet, and the program has not heard of it."""
+    _warn_at: dict[int, int] = attrs.field(factory=dict)
+    """When the program hears that a node has not answered yet; one time for all bootstrap addresses."""
+    _settled: set[int] = attrs.field(factory=set)
+    """The nodes that have answered, or of which the program has heard."""
     _untried: dict[int, tuple[Address, list[AddressInfo]]] = attrs.field(factory=dict)
 
     def open(self, node_id: int) -> Address | None:
@@ -254,8 +259,8 @@ class NetworkClient:
     def _connection(self, node_id: int, now: int) -> ClientConnection:
         found = self.connections.get(node_id)
         if found is None:
-            if self._is_silent and self._warn_at is None:
-                self._warn_at = now + SILENCE_PATIENCE_MS
+            if (node := _one_bootstrap(node_id)) not in self._settled:
+                self._warn_at.setdefault(node, now + SILENCE_PATIENCE_MS)
             found = ClientConnection(self.client_id, self.request_timeout_ms, self.start_handshake)
             self.connections[node_id] = found
             # After a refusal the client opens no more connections: the requests time out.
@@ -270,7 +275,7 @@ class NetworkClient:
             return "the connection is over"
         try:
             for answer in connection.receive(chunk):
-                self._is_silent, self._warn_at = False, None
+                self._settle(node_id)
                 self._untried.pop(node_id, None)
                 self.machine.cluster.unreachable.pop(node_id, None)
                 self._hand_over(answer, now)
@@ -296,15 +301,25 @@ class NetworkClient:
             for answer in connection.lost(now):
                 self._hand_over(answer, now)
             if self.machine.cluster.is_unreachable:
-                self._warn_of_silence()
+                self._warn_of_silence(node_id)
 
-    def _warn_of_silence(self, within: str = "") -> None:
+    def _settle(self, node_id: int) -> None:
+        self._warn_at.pop(_one_bootstrap(node_id), None)
+        self._settled.add(_one_bootstrap(node_id))
+
+    def _warn_of_silence(self, node_id: int, within: str = "") -> None:
         """A call waits for a minute, and poll() returns nothing: the program would not know why."""
-        if self._is_silent:
-            self._is_silent, self._warn_at = False, None
-            what = f"no broker answered at {self.machine.cluster.bootstrap_in_words()}{within}"
+        cluster = self.machine.cluster
+        if _one_bootstrap(node_id) in self._settled:
+            return
+        self._settle(node_id)
+        if node_id in cluster.nodes:
+            what = f"{cluster.node_in_words(node_id)} has not answered{within}"
+            advice = "this address is the broker's advertised listener: check that clients can reach it"
+        else:
+            what = f"no broker answered at {cluster.bootstrap_in_words()}{within}"
             advice = "check the address, and that a broker runs there"
-            self.warn(f"{what}; the client keeps trying: {advice}")
+        self.warn(f"{what}; the client keeps trying: {advice}")
 
     def _hand_over(self, answer: RequestResult, now: int) -> None:
         self.perform(self.machine.on_reply(answer.token, answer.error, answer.body, now), now)
@@ -320,8 +335,11 @@ class NetworkClient:
         ]
         for node in late:
             self.lost(node, now)
-        if self._warn_at is not None and self._warn_at <= now:
-            self._warn_of_silence(f" within {SILENCE_PATIENCE_MS // 1_000} s")
+        for node in [node for node, at in self._warn_at.items() if at <= now]:
+            for each in self.connections:
+                if _one_bootstrap(each) == node and each not in self.machine.cluster.accepts:
+                    self.machine.cluster.unreachable.setdefault(each, NOT_ACCEPTING)
+            self._warn_of_silence(node, f" within {SILENCE_PATIENCE_MS // 1_000} s")
         if self._machine_wake is not None and self._machine_wake <= now:
             self._machine_wake = None
             self.perform(self.machine.wake(now), now)
@@ -331,8 +349,9 @@ class NetworkClient:
     def wake_at(self) -> int | None:
         """The next time at which `wake` has something to do."""
         earliest = self._machine_wake
-        if self._warn_at is not None and (earliest is None or self._warn_at < earliest):
-            earliest = self._warn_at
+        for at in self._warn_at.values():
+            if earliest is None or at < earliest:
+                earliest = at
         for connection in self.connections.values():
             deadline = connection.deadline
             if deadline is not None and (earliest is None or deadline < earliest):

@@ -97,6 +97,8 @@ class PendingCall:
     attempts: Pace[int] = attrs.field(default=0, kw_only=True)
     retry_at: Due = attrs.field(default=0, kw_only=True)
     node: int | None = attrs.field(default=None, kw_only=True)
+    last_node: Ignored[int | None] = attrs.field(default=None, kw_only=True)
+    """The node of the present or the last attempt."""
     indefinite: bool = attrs.field(default=False, kw_only=True)
     last_error: Ignored[ErrorCode] = attrs.field(default=NO_ERROR, kw_only=True)
     looks_up: CoordinatorOf | None = attrs.field(default=None, kw_only=True)
@@ -322,6 +324,9 @@ class PendingCalls:
         said = self._last_error(call)
         if not self.cluster.nodes and said in (NO_ERROR, *_UNANSWERED):
             return f"no broker answered at {self.cluster.bootstrap_in_words()}"
+        is_known = call.last_node in self.cluster.nodes
+        if is_known and call.last_node in self.cluster.unreachable and said in (NO_ERROR, *_UNANSWERED):
+            return f"{self.cluster.node_in_words(call.last_node)} did not answer"
         if call.node is None and not call.attempts and (missing := self._missing(call.target)):
             return missing
         return _SILENCE if said is NO_ERROR else f"{said.meaning} ({said.name})"
@@ -383,7 +388,7 @@ class PendingCalls:
             call.request = self.cluster.ask()  # perhaps for more topics than at the last attempt
         elif isinstance(call.request, m.ListOffsets):
             call.request = self.cluster.with_leader_epochs(call.request)
-        call.node = node
+        call.node = call.last_node = node
         token = self._number()
         self._in_flight[token] = call
         self._send(node, call.request, token, call.timeout_ms)

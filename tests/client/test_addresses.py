@@ -222,12 +222,35 @@ def test_a_client_whose_broker_is_silent_logs_it_once(
     with pytest.raises(RequestTimeout):
         ask(address, clock=lambda: next(ticks))
     (message,) = caplog.messages
-    reason = (
-        "" if server == "full" else " (it accepts connections, but has not answered as a Fencepost broker)"
-    )
+    reason = {
+        "full": "it does not accept connections",
+        "silent": "it accepts connections, but has not answered as a Fencepost broker",
+    }
     assert message == (
-        f"no broker answered at {address}{reason} within 3 s; the client keeps trying: check the address, "
-        "and that a broker runs there"
+        f"no broker answered at {address} ({reason[server]}) within 3 s; the client keeps trying: check "
+        "the address, and that a broker runs there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"), [("refusing", "Connection refused"), ("full", "it does not accept connections")]
+)
+def test_a_client_that_cannot_reach_an_advertised_address_says_so(
+    server: str, reason: str, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+) -> None:
+    address = f"127.0.0.1:{request.getfixturevalue(server)}"
+    ticks = count(0, 100)  # ms for each look at the clock
+    with (
+        Broker(advertised_listener=address) as broker,
+        Admin(broker.address, default_api_timeout_ms=6_000, clock=lambda: next(ticks)) as admin,
+    ):
+        assert admin.list_topics() == [], "the bootstrap address answers"
+        with pytest.raises(RequestTimeout, match=rf"broker 1 at {address} \({reason}\) did not answer"):
+            admin.create_topic("t")
+    (message,) = caplog.messages
+    assert message == (
+        f"broker 1 at {address} ({reason}) has not answered within 3 s; the client keeps trying: this "
+        "address is the broker's advertised listener: check that clients can reach it"
     )
 
 
