@@ -185,13 +185,7 @@ def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigC
         results = dict(settled)
         if topics:
             answer, *answers = answers
-            if answer.body is None:
-                results |= {(ResourceType.TOPIC, topic.topic): _Result(answer.error) for topic in topics}
-            else:
-                results |= {
-                    (ResourceType.TOPIC, found.topic): _Result(found.error, found.because)
-                    for found in answer.body.topics
-                }
+            results |= _of_changed(topics, answer)
         for name, answer in zip(brokers, answers, strict=True):
             results[ResourceType.BROKER, name] = _of_node(name, answer)
         return {
@@ -209,6 +203,14 @@ def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigC
     # A node changes no setting of its own, but it knows which broker it is, and who may ask.
     asked = [m.DescribeConfigs(topics=(), node_id=_node_id(name)) for name in brokers]
     return Exchange((*((changes,) if topics else ()), *asked), respond)
+
+
+def _of_changed(topics: Sequence[m.TopicConfigChanges], answer: Answer) -> dict[tuple[int, str], _Result]:
+    if answer.body is None:
+        return {(ResourceType.TOPIC, topic.topic): _Result(answer.error) for topic in topics}
+    return {
+        (ResourceType.TOPIC, found.topic): _Result(found.error, found.because) for found in answer.body.topics
+    }
 
 
 def _settled(resource: Any, *, times_named: int) -> _Result | None:
