@@ -51,6 +51,7 @@ from fencepost.client.errors import (
     FencedInstanceId,
     RebalanceInProgress,
     RequestFailed,
+    WrongState,
     refused,
 )
 from fencepost.client.group_offsets import ConsumerGroupMetadata
@@ -297,6 +298,9 @@ class GroupMember:
         if self.state in IN_BETWEEN:
             because = f"group {self.group_id!r} is between two generations"
             return Failure(RebalanceInProgress, because=because, error=ErrorCode.REBALANCE_IN_PROGRESS)
+        if self.metadata.generation_id == NO_GENERATION:
+            because = f"this consumer has not joined group {self.group_id!r} yet: call poll() before commit()"
+            return Failure(WrongState, because=because)
         because = f"this consumer is no longer a member of group {self.group_id!r}"
         return Failure(CommitFailed, because=because, error=ErrorCode.UNKNOWN_MEMBER_ID)
 

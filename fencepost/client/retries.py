@@ -101,6 +101,8 @@ class PendingCall:
     """The node of the present or the last attempt."""
     indefinite: bool = attrs.field(default=False, kw_only=True)
     last_error: Ignored[ErrorCode] = attrs.field(default=NO_ERROR, kw_only=True)
+    because: Ignored[str] = attrs.field(default="", kw_only=True)
+    """The sentence about the last error, if there is a better one than that of its code."""
     looks_up: CoordinatorOf | None = attrs.field(default=None, kw_only=True)
     """Of a FindCoordinator that was sent for other calls."""
 
@@ -238,7 +240,7 @@ class PendingCalls:
     ) -> list[FinishedCall]:
         call.attempts += 1
         call.indefinite = call.indefinite or not error.definite
-        call.last_error = error
+        call.last_error, call.because = error, because
         call.retry_at = now + backoff_ms(call.attempts, error)
         if call.looks_up is not None and not self._waiting_for(call.looks_up):
             return []  # every call that needed it has timed out or was cancelled
@@ -329,7 +331,7 @@ class PendingCalls:
             return f"{self.cluster.node_in_words(call.last_node)} did not answer"
         if call.node is None and not call.attempts and (missing := self._missing(call.target)):
             return missing
-        return _SILENCE if said is NO_ERROR else f"{said.meaning} ({said.name})"
+        return _SILENCE if said is NO_ERROR else f"{call.because or said.meaning} ({said.name})"
 
     def _last_error(self, call: PendingCall) -> ErrorCode:
         """That of the call, or before its first attempt that of the lookup of its coordinator."""

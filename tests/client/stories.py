@@ -283,6 +283,25 @@ async def be_replaced(zombie: AsyncProducer, heir: AsyncProducer) -> None:
 
 
 @story
+async def a_commit_names_the_partition_whose_offset_it_waits_for(clients: Clients) -> None:
+    """Kafka's client, too, waits for a topic that may be about to be created."""
+    async with clients.producer(transactional_id="pay") as producer:
+        await producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({TopicPartition("t", 7): 1}, "g")
+        with pytest.raises(TransactionAborted, match=r"partition t-7 does not exist \(UNKNOWN_TOPIC"):
+            await producer.commit_transaction(300)
+
+
+@story
+async def a_commit_before_the_first_poll_says_that_the_group_is_not_joined(clients: Clients) -> None:
+    async with clients.consumer(group_id="g") as consumer:
+        consumer.subscribe(["t"])
+        with pytest.raises(WrongState, match=r"has not joined group 'g' yet: call poll\(\)"):
+            await consumer.commit({HERE: 1})
+
+
+@story
 async def a_key_keeps_its_partition_and_its_order(clients: Clients) -> None:
     async with clients.producer() as producer:
         sent = [await producer.send("t", b"%d" % number, b"alice") for number in range(5)]
