@@ -52,6 +52,7 @@ from fencepost.client.effects import CallAnswered, Effect, TransactionCall
 from fencepost.client.errors import Failure
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import Target
+from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import TopicPartition
 
@@ -130,21 +131,33 @@ class RequestCalls:
         return answer.reply
 
     def ask_each(self, requests: Iterable[tuple[Request, Target]]) -> CallScript[list[CallAnswered]]:
-        """The answers, in this order. All requests are sent at once, and none waits for another."""
-        calls, answers = self._machine.calls, self._driver.answers
-        deadline = self._driver.now + self._api_timeout_ms
-        numbers = [calls.submit(request, target, deadline) for request, target in requests]
+        """The answers, in this order. All requests are sent at once, and none waits for another. UnknownTopic
+        answers for a partition that still does not exist after UNKNOWN_TOPIC_PATIENCE_MS.
+        """
+        calls, answers, driver = self._machine.calls, self._driver.answers, self._driver
+        began = driver.now
+        deadline = began + self._api_timeout_ms
+        numbers: dict[int, Target] = {}
+        for request, target in requests:
+            numbers[calls.submit(request, target, deadline)] = target
+
+        def is_settled(number: int, target: Target) -> bool:
+            is_patient = driver.now - began < UNKNOWN_TOPIC_PATIENCE_MS
+            return number in answers or not (is_patient or calls.denied(target) is None)
+
         try:
             self._wake()
-            for number in numbers:
-                yield Wait(partial(answers.__contains__, number), ("answer", number))
+            for number, target in numbers.items():
+                news = ANYTHING if isinstance(target, TopicPartition) else ("answer", number)
+                yield Wait(partial(is_settled, number, target), news)
         finally:
             for number in numbers:
                 calls.cancel(number)  # an interrupted caller does not need the reply
-            found = [answers.pop(number, None) for number in numbers]
-        answered = [answer for answer in found if answer is not None]
-        assert len(answered) == len(numbers), "every request is answered, if only by its deadline"
-        return answered
+            found = {number: answers.pop(number, None) for number in numbers}
+        return [
+            answer or CallAnswered(number, reply=None, failure=calls.denied(numbers[number]))
+            for number, answer in found.items()
+        ]
 
     def _wake(self) -> None:
         self._driver.perform(self._machine.wake(self._driver.now))

@@ -348,13 +348,18 @@ class PendingCalls:
             return f"broker {target.broker_id} is not running; the running brokers are: {running}"
         if not isinstance(target, TopicPartition):
             return None
-        topic, number = target
-        error, count = cluster.topic_errors.get(topic), cluster.partition_counts.get(topic)
+        denied = self.denied(target)
+        return f"partition {target} has no leader" if denied is None else denied.because
+
+    def denied(self, target: Target) -> Failure | None:
+        """The failure of a partition that does not exist, as far as metadata says."""
+        if not isinstance(target, TopicPartition):
+            return None
+        error = self.cluster.topic_errors.get(target.topic)
         if error is not None:
-            return unknown_topic(topic, error).because
-        if count is not None and number >= count:
-            return unknown_partition(target, count).because
-        return f"partition {target} has no leader"
+            return unknown_topic(target.topic, error)
+        count = self.cluster.partition_counts.get(target.topic)
+        return None if count is None or target.partition < count else unknown_partition(target, count)
 
     # --- output ---------------------------------------------------------------------------------------------
 

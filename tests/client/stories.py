@@ -283,6 +283,17 @@ async def be_replaced(zombie: AsyncProducer, heir: AsyncProducer) -> None:
 
 
 @story
+async def an_admin_learns_soon_that_a_partition_does_not_exist(clients: Clients) -> None:
+    async with clients.admin() as admin:
+        with pytest.raises(UnknownTopic, match="topic 'nowhere' does not exist"):
+            await admin.end_offsets([HERE, TopicPartition("nowhere", 0)])
+        with pytest.raises(UnknownTopic, match="there is no partition 9"):
+            await admin.delete_records({TopicPartition("t", 9): 0})
+        found = await admin.list_offsets([HERE, TopicPartition("t", 9)], -1)
+        assert (found[HERE], type(found[TopicPartition("t", 9)])) == (0, UnknownTopic)
+
+
+@story
 async def a_commit_names_the_partition_whose_offset_it_waits_for(clients: Clients) -> None:
     """Kafka's client, too, waits for a topic that may be about to be created."""
     async with clients.producer(transactional_id="pay") as producer:
