@@ -525,6 +525,13 @@ DIFFERENCES: Final = (
         noticed="Small records fail under load if max.message.bytes is below batch_size; the error says so.",
     ),
     Difference(
+        what="a partition that does not exist",
+        kafka="The clients look for its leader until their time limit, by default for a minute.",
+        here="UnknownTopic after a second, from send(), from poll() if assigned, and from an admin.",
+        because="A topic that is being created appears within a moment; a wrong name never does.",
+        noticed="Errors come sooner.",
+    ),
+    Difference(
         what="retry backoff of a client",
         kafka="retry.backoff.ms 100, doubling up to a second, with random jitter.",
         here="10 ms (1 ms after CONCURRENT_TRANSACTIONS), doubling up to a second, without jitter.",
