@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import pytest
+from kio.schema.index import api_key_map
 
 import fencepost
 from fencepost.kafka_bridge.apis import LISTED_FROM, SERVED
@@ -19,6 +21,7 @@ KAFKA = {
     66: (0, 2), 68: (0, 1), 69: (0, 1), 75: (0, 0),
 }  # fmt: skip
 API_VERSIONS = 18
+RIGHTS = Path(__file__).parent.parent.parent / "docs" / "access.md"
 
 
 def test_the_versions_are_those_of_kafka() -> None:
@@ -34,3 +37,9 @@ def test_a_version_that_is_only_listed_closes_the_connection(key: int, version: 
     request = key.to_bytes(2) + version.to_bytes(2) + (9).to_bytes(4) + (1).to_bytes(2) + b"x"
     with fencepost.Broker() as broker, closing(connected(broker.address)) as wire, pytest.raises(EOFError):
         wire.exchange(request)
+
+
+def test_the_page_about_rights_names_each_api() -> None:
+    page = RIGHTS.read_text(encoding="utf-8")
+    names = {api_key_map[key].title().replace("_", "") for key in SERVED}
+    assert {name for name in names if name not in page} == set()
