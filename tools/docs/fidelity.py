@@ -121,7 +121,9 @@ DIFFERENCES: Final = (
         "client uses msgpack, with Kafka's API keys, versions, names and error codes.",
         because="The cores (the code without I/O) take and return messages; in Python a msgpack codec "
         "takes a few lines.",
-        noticed="A client that needs another API raises its own UnsupportedVersion error.",
+        noticed="A client that needs another API raises its own UnsupportedVersion error; so do "
+        "kafka-metadata-quorum, kafka-client-metrics, kafka-features if it changes something, and "
+        "kafka-configs for users.",
     ),
     Difference(
         what="record format that clients write",
@@ -356,7 +358,8 @@ DIFFERENCES: Final = (
         "from them. Settings of other topics can be changed at run time.",
         because="One process has no other brokers to keep in step, and a restart takes a moment.",
         noticed="INVALID_REQUEST, or INVALID_TOPIC_EXCEPTION for an internal topic. Clients can neither "
-        "create nor delete an internal topic, nor add partitions to it.",
+        "create nor delete an internal topic, nor add partitions to it. DescribeConfigs of a broker lists "
+        "the settings of clients.md, except those of connections and of memory.",
     ),
     Difference(
         what="timestamps of records",
