@@ -157,10 +157,10 @@ def _manifest_of(plan: LogPlan, stored_log_start: int) -> Manifest:
     )
 
 
-def _state_of(plan: LogPlan, log_start_offset: int) -> ManifestState:
+def _state_of(plan: LogPlan, first_offset: int) -> ManifestState:
     model = plan.model
     return ManifestState(
-        last_stable_offset=max(model.last_stable_offset, log_start_offset),
+        last_stable_offset=max(model.last_stable_offset, first_offset),
         high_watermark=model.end_offset,
         open_transactions=tuple(
             OpenTransaction(offset, producer_id, model.producers[producer_id].producer_epoch)
@@ -189,6 +189,7 @@ def _reopen(storage: Storage, plan: LogPlan) -> SyncedSegment:
     if journal.oldest_offset and journal.newest_snapshot(journal.log_end_offset) is None:
         # The snapshot that stood for deleted segments is lost. A new one says that this is all that is known.
         producers = [ProducerSnapshot(number, *known) for number, known in plan.model.producers.items()]
-    journal.close(_state_of(plan, journal.log_start_offset), producers)
+    # The beginning of an open transaction may have been deleted.
+    journal.close(_state_of(plan, journal.batch_start(journal.log_start_offset)), producers)
     assert journal.next_clean_mark is not None, "a journal that has failed raises"
     return journal.next_clean_mark

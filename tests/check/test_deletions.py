@@ -153,6 +153,17 @@ def test_a_repair_knows_the_transactions_that_began_in_deleted_segments() -> Non
     assert opened.partition().last_stable_offset == opened.partition().log_end_offset == 14
 
 
+def test_a_repaired_manifest_is_stable_up_to_the_batch_with_the_log_start() -> None:
+    story, _ = transactions(None)
+    low_watermark(story, 5)
+    story.host.stop()
+    assert isinstance(story.storage, Memory)
+    at = Directory(story.storage)
+    at.remove(f"orders-0/{0:020d}.index")
+    perform(at, make_plan(at))
+    assert [each.what for each in check_directory(at).found if each.severity is Severity.PROBLEM] == []
+
+
 def test_a_hanging_transaction_whose_beginning_was_deleted_is_found() -> None:
     story, _ = transactions(ONE_BATCH)
     low_watermark(story, 7)
