@@ -19,7 +19,9 @@ from fencepost.client.errors import (
     ClientError,
     CommitOutcomeUnknown,
     CorruptRecords,
+    DeliveryFailed,
     RequestTimeout,
+    TransactionAborted,
     UnknownTopic,
 )
 from fencepost.client.metadata import NOT_A_BROKER
@@ -50,6 +52,7 @@ EXIT_CODES: Final = {
 # What a person at a terminal can do about an error code. One code serves several commands (creating an
 # unknown topic helps in `produce`, not in `topic delete`), so each sentence fits all of them.
 ADVICE: Final = {
+    ErrorCode.PRODUCER_FENCED: "stop the other producer, or choose another transactional id",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`fencepost topic list` shows the topics",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "`fencepost transactions list` shows the transactional ids",
     ErrorCode.TOPIC_ALREADY_EXISTS: "`fencepost topic describe` shows the existing topic",
@@ -101,6 +104,12 @@ START_A_BROKER: Final = (
     "start a broker with `fencepost serve DIR`, or give the address of a running one with --bootstrap-server"
 )
 
+TIMED_OUT: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE)
+"""The errors of a transaction that its coordinator has timed out."""
+END_SOONER: Final = (
+    "the transaction has probably timed out, after a minute; --records-per-transaction makes transactions "
+    "shorter"
+)
 TRY_AGAIN: Final = "try again; if it fails again, check the broker"
 ANOTHER_SERVER: Final = (
     "check the address: another program may listen there, or a broker that speaks Kafka's protocol only "
@@ -136,6 +145,8 @@ def report(problem: Exception) -> int:
         case AuthorizationFailed():
             what = REQUEST_NAME.sub("", problem.because)
             then = "an administrator can allow it in the broker's ACL file (`fencepost help access`)"
+        case TransactionAborted() | DeliveryFailed() if problem.error in TIMED_OUT:
+            what, then = problem.because, END_SOONER
         case ClientError():
             what, then = REQUEST_NAME.sub("", problem.because), ADVICE.get(problem.error, "")
         case ConnectionError():
