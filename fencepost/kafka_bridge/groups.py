@@ -328,7 +328,8 @@ def _described(group: m.DescribedGroup) -> Values:
     return {
         **explained(group.error),
         "group_id": group.group_id,
-        "group_state": group.state.title,
+        # A refusal tells no state; a group that does not exist is Dead.
+        "group_state": group.state.title if group.error in (NO_ERROR, ErrorCode.GROUP_ID_NOT_FOUND) else "",
         "protocol_type": group.protocol_type,
         "protocol_data": group.protocol,
         "members": [

@@ -16,9 +16,13 @@ from tests.kafka_clients import tools
 
 START_S: Final = 120.0  # a bound on a hang
 CLUSTER_ID: Final = "aWxsLWZlbmNlcG9zdC1pZA"
+USER, PASSWORD = "alice", "secret"
+LOGIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SETTINGS: Final = {
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.login.plain.sasl.jaas.config": (f'{LOGIN_MODULE} required user_{USER}="{PASSWORD}";'),
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
@@ -41,6 +45,8 @@ class Cluster:
     """The processes of its brokers."""
 
     address: str
+    login_address: str
+    """Where users log in to the first broker."""
     directories: Sequence[Path]
     processes: Sequence[subprocess.Popen[bytes]]
 
@@ -55,10 +61,10 @@ class Cluster:
 def running(home: Path, *, brokers: int = 2, more: Mapping[str, str] | None = None) -> Generator[Cluster]:
     """Runs a new cluster for the block, with `more` settings than SETTINGS."""
     nodes = range(1, brokers + 1)
-    *ports, controller = _free_ports(brokers + 1)
+    *ports, controller, login = _free_ports(brokers + 2)
     files = [home / f"server{node}.properties" for node in nodes]
     for node, port, file in zip(nodes, ports, files, strict=True):
-        settings = {**_settings(home, node, port, controller), **(more or {})}
+        settings = {**_settings(home, node, port, controller, login), **(more or {})}
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         tools.process("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(file))
     address = f"127.0.0.1:{ports[0]}"
@@ -69,22 +75,23 @@ def running(home: Path, *, brokers: int = 2, more: Mapping[str, str] | None = No
             while len(admin.list_topics(timeout=START_S).brokers) < brokers:
                 for process in processes:
                     assert process.poll() is None, "a broker has died"
-            yield Cluster(address, [home / f"data{node}" for node in nodes], processes)
+            directories = [home / f"data{node}" for node in nodes]
+            yield Cluster(address, f"127.0.0.1:{login}", directories, processes)
         finally:
             for process in processes:
                 process.kill()
 
 
-def _settings(home: Path, node: int, port: int, controller_port: int) -> Mapping[str, str]:
-    controller = f"127.0.0.1:{controller_port}"
+def _settings(home: Path, node: int, port: int, controller_port: int, login_port: int) -> Mapping[str, str]:
+    listener, controller = f"PLAINTEXT://127.0.0.1:{port}", f"127.0.0.1:{controller_port}"
+    for_clients = f"{listener},LOGIN://127.0.0.1:{login_port}"
     is_controller = node == 1
-    listener = f"PLAINTEXT://127.0.0.1:{port}"
     return SETTINGS | {
         "node.id": str(node),
         "process.roles": "broker,controller" if is_controller else "broker",
         "controller.quorum.voters": f"1@{controller}",
-        "listeners": f"{listener},CONTROLLER://{controller}" if is_controller else listener,
-        "advertised.listeners": listener,
+        "listeners": f"{for_clients},CONTROLLER://{controller}" if is_controller else listener,
+        "advertised.listeners": for_clients if is_controller else listener,
         "log.dirs": str(home / f"data{node}"),
     }
 

@@ -251,6 +251,19 @@ DIFFERENCES: Final = (
         "CLUSTER_AUTHORIZATION_FAILED.",
     ),
     Difference(
+        what="requests of clients that lack a right",
+        kafka="Some look at the state first: if a client may describe topics but not delete them, "
+        "DeleteTopics of a topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION; if it may delete a "
+        "group but not read the topic, OffsetDelete of a group that does not exist gets GROUP_ID_NOT_FOUND. "
+        "OffsetForLeaderEpoch is also allowed with ClusterAction. A refused ListPartitionReassignments names "
+        "the partitions of the request.",
+        here="Rights are checked before anything else. OffsetForLeaderEpoch needs Describe on the topic, and "
+        "a refused ListPartitionReassignments lists nothing.",
+        because="A refusal does not tell whether something exists. Only followers have ClusterAction without "
+        "Describe, and there are none.",
+        noticed="TOPIC_AUTHORIZATION_FAILED in these cases.",
+    ),
+    Difference(
         what="compaction",
         kafka="Compacted logs have gaps. Internal topics have segments of 100 MiB and keep markers "
         "for a day.",
