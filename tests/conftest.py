@@ -4,9 +4,14 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 collect_ignore = ["kafka_clients"]  # unless it is named, as `make kafka-clients` does: it needs Java and jars
 
@@ -22,6 +27,37 @@ os.environ["FENCEPOST_CONFIG"] = os.devnull
 # depend on how fast the machine is, so no example has a deadline.
 settings.register_profile("fencepost", deadline=None)
 settings.load_profile("fencepost")
+
+
+# One process runs all of these, so that one Spark session serves them.
+IN_SPARK: Final = (
+    "tests/audit/test_audit.py",
+    "tests/benchmarks/test_spark_benchmark.py",
+    "tests/cli/test_snapshots.py",
+    "tests/spark/",
+)
+
+
+class Scheduling(LoadFileScheduling):
+    """The files of IN_SPARK count as one, which is among the first: at the end, nobody waits for it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "in Spark" if nodeid.startswith(IN_SPARK) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling | None:
+    """With --dist loadfile, deals out the tests as Scheduling does."""
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """The Spark session of all tests of this process."""
+    from tests.spark.one_spark import one_spark
+
+    with one_spark() as session:
+        yield session
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

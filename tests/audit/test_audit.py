@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import open_layout
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TopicPartition, TransactionState
-from fencepost.spark_bridge.session import session
 from tests.audit.directories import put_on_disk
 from tests.check.directories import LEFT_LOG, OFFSETS_LOG, ORDERS_LOG, SMALL_LOG, closed
 from tests.check.planting import ABORT, PLAIN, mark, rename_topic, restate
@@ -28,12 +26,6 @@ from tests.kafka_directories import unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with session("tests", master="local[2]") as started:
-        yield started
 
 
 def audited(spark: SparkSession, directory: Path) -> Findings:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,6 @@ from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.options import parse_options
 from fencepost.spark_bridge.ranges import plan_batch
 from fencepost.spark_bridge.worker import layout_of, read_task
-from tests.spark.one_spark import one_spark
 
 SLOW_ROUND = {
     (ALL_COLUMNS, OURS): 4.0,
@@ -105,14 +103,8 @@ def test_a_tenth_of_the_transactions_is_aborted_in_addition(rows: int, transacti
     assert SparkScale(rows=rows).transactions == transactions
 
 
-@pytest.fixture(scope="module")
-def kept_session() -> Iterator[None]:
-    with one_spark():
-        yield
-
-
 @pytest.mark.thorough
-@pytest.mark.usefixtures("kept_session")
+@pytest.mark.usefixtures("spark")
 def test_every_source_reads_the_same_rows(capsys: pytest.CaptureFixture[str]) -> None:
     """The benchmark itself fails if it counts different rows."""
     run(only="spark", quick=True, rounds=1, records=36_000, as_json_line=True)
@@ -124,7 +116,7 @@ def test_every_source_reads_the_same_rows(capsys: pytest.CaptureFixture[str]) ->
     assert found["tiny"]["partitions"] == 100
 
 
-@pytest.mark.usefixtures("kept_session")
+@pytest.mark.usefixtures("spark")
 def test_the_growth_of_a_read_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     run(only="spark-growth", quick=True, as_json_line=True)
     rows = json.loads(capsys.readouterr().out.splitlines()[-1])["spark_growth"]

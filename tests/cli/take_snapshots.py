@@ -397,11 +397,10 @@ def play(mode: Mode, directory: Path) -> dict[Step, Shown]:
 def take() -> dict[Step, dict[Mode, Shown]]:
     """The session in every mode."""
     taken: dict[Step, dict[Mode, Shown]] = {step: {} for step in SESSION}
-    with one_spark():
-        for mode in Mode:
-            with tempfile.TemporaryDirectory() as directory:
-                for step, shown in play(mode, Path(directory)).items():
-                    taken[step][mode] = shown
+    for mode in Mode:
+        with tempfile.TemporaryDirectory() as directory:
+            for step, shown in play(mode, Path(directory)).items():
+                taken[step][mode] = shown
     return taken
 
 
@@ -420,7 +419,9 @@ def main() -> None:
     """Writes all snapshots, and removes those of steps that are gone."""
     for old in SNAPSHOTS.glob("*.txt"):
         old.unlink()
-    for step, shown in take().items():
+    with one_spark():
+        taken = take()
+    for step, shown in taken.items():
         step.file.write_text(as_text(step, shown), encoding="utf-8")
 
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.cli.take_snapshots import SESSION, SNAPSHOTS, WORDS, Mode, Shown, Step, as_text, take
 
@@ -15,7 +16,9 @@ AGAIN = "run `python -m tests.cli.take_snapshots` and review the difference"
 
 
 @pytest.fixture(scope="module")
-def taken() -> dict[Step, dict[Mode, Shown]]:
+def taken(spark: SparkSession) -> dict[Step, dict[Mode, Shown]]:
+    """Commands that start a Spark session get this one, and leave it running."""
+    assert SparkSession.getActiveSession() is spark
     return take()
 
 

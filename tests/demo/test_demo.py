@@ -21,8 +21,6 @@ PATIENCE_S = 600.0  # a bound on a hang
 FLIGHTS = 2_000
 KILLS = 5
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 NUMBERS = {
     "flights", "delays_committed", "duplicates", "lost", "worker_kills", "worker_kills_in_transaction",
     "broker_kills", "broker_kills_between_prepare_and_complete", "aborted_transactions",

@@ -1,4 +1,7 @@
-"""One Spark session for several programs that would each start and stop their own, which takes seconds."""
+"""One Spark session for all tests of a process: to start one and to warm it up takes seconds of two cores.
+
+tests/conftest.py has the fixture `spark`, and deals out to one process all files that use it.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,16 @@ from contextlib import contextmanager
 import pytest
 from pyspark.sql import SparkSession
 
+from fencepost.spark_bridge.session import session
+
 
 @contextmanager
-def one_spark() -> Generator[None]:
-    """The first session that is started in its body goes on until its end."""
-    stopped: list[SparkSession] = []
+def one_spark() -> Generator[SparkSession]:
+    """A session of two cores. Programs that would stop theirs get this one, and leave it running."""
 
-    def stop(session: SparkSession) -> None:
-        stopped.append(session)
+    def leave_it(_: SparkSession) -> None:
+        """Stops nothing."""
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SparkSession, "stop", stop)
-        yield
-    # Not the active session: that is one of this thread, and programs start theirs in others.
-    for session in stopped[-1:]:
-        session.stop()
+    with session("tests", master="local[2]") as spark, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SparkSession, "stop", leave_it)
+        yield spark

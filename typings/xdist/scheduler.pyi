@@ -1,0 +1,6 @@
+# The wheel of pytest-xdist carries no types: this is what tests/conftest.py uses.
+import pytest
+
+class LoadFileScheduling:
+    def __init__(self, config: pytest.Config, log: object = None) -> None: ...
+    def _split_scope(self, nodeid: str) -> str: ...
