@@ -34,6 +34,7 @@ IN_SPARK: Final = (
     "tests/audit/test_audit.py",
     "tests/benchmarks/test_spark_benchmark.py",
     "tests/cli/test_snapshots.py",
+    "tests/groups/test_processes.py",
     "tests/spark/",
 )
 

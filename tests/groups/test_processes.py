@@ -11,6 +11,7 @@ from tests.groups.story import RECORDS, read_by_spark, run
 pytest.importorskip("pyspark", reason="the story is judged by Spark")
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_process_is_killed_and_one_is_added(tmp_path: Path) -> None:
     told = run(tmp_path)
     assert told.shares == [2, 2]
