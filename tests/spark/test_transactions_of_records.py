@@ -23,7 +23,7 @@ from tests.check.directories import closed
 from tests.journal.logs import files_of
 from tests.kafka_directories import NAMES, directory_of
 from tests.spark.logs import COMMITTED, UNCOMMITTED, new_log
-from tests.spark.tables import written
+from tests.spark.tables import Written, written
 from tests.spark.test_tables import log_of, steps
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def rows_of(storage: StorageReader, level: IsolationLevel, **options: str) -> li
     ]
 
 
-def batch_of(row: dict[str, Any], storage: StorageReader) -> Any:
+def batch_of(row: dict[str, Any], batches: list[Written]) -> Written:
     """The batch in which a record lies."""
     return next(
         batch
-        for batch in written(storage)
+        for batch in batches
         if batch.partition == (row["topic"], row["partition"])
         and batch.header.base_offset <= row["offset"] < batch.header.next_offset
     )
@@ -60,8 +60,9 @@ def batch_of(row: dict[str, Any], storage: StorageReader) -> Any:
 
 def assert_told(rows: list[dict[str, Any]], storage: StorageReader) -> None:
     """Each record says what its batch and the log model say."""
+    batches = written(storage)
     for row in rows:
-        batch = batch_of(row, storage)
+        batch = batch_of(row, batches)
         header = batch.header
         number = None
         if header.base_sequence >= 0:
