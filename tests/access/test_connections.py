@@ -39,6 +39,7 @@ from fencepost.protocol import scram
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import ReplyFrame, encode_reply, encode_request
 from fencepost.protocol.scram import Users, plain_message
+from fencepost.protocol.terms import ConfigOperation
 from fencepost.protocol.tls import BadCertificate
 from tests.attack.kafka_frames import encoded, sized
 from tests.broker.requests import NOBODY, ORDERS, produce_request
@@ -500,7 +501,8 @@ async def test_a_stranger_asks_a_few_questions_only(wires: Wires) -> None:
 async def test_a_stranger_is_not_told_what_needs_no_node(wires: Wires) -> None:
     """Its answer may be ten times as large as the request."""
     wire = await wires.open()
-    resource: dict[str, Any] = {"resource_type": ResourceType.BROKER, "resource_name": "0", "configs": []}
+    config = {"name": "log.dirs", "config_operation": ConfigOperation.SET.value, "value": "elsewhere"}
+    resource = {"resource_type": ResourceType.BROKER, "resource_name": "0", "configs": [config]}
     await wire.stream.send_all(
         encoded(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=True)
     )
