@@ -52,6 +52,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedulin
     return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuses a file that would start a second session, in the process that it is dealt out to."""
+    using = {item.nodeid.partition("::")[0] for item in items if "spark" in getattr(item, "fixturenames", ())}
+    if strays := sorted(file for file in using if not file.startswith(IN_SPARK)):
+        raise pytest.UsageError(f"{', '.join(strays)}: name what uses the fixture `spark` in IN_SPARK")
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """The Spark session of all tests of this process."""
