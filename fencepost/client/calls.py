@@ -150,14 +150,16 @@ class RequestCalls:
             for number, target in numbers.items():
                 news = ANYTHING if isinstance(target, TopicPartition) else ("answer", number)
                 yield Wait(partial(is_settled, number, target), news)
+                if number not in answers:
+                    # Now, because the partition may be created while the other answers are awaited.
+                    answers[number] = CallAnswered(number, reply=None, failure=calls.denied(target))
         finally:
             for number in numbers:
                 calls.cancel(number)  # an interrupted caller does not need the reply
-            found = {number: answers.pop(number, None) for number in numbers}
-        return [
-            answer or CallAnswered(number, reply=None, failure=calls.denied(numbers[number]))
-            for number, answer in found.items()
-        ]
+            found = [answers.pop(number, None) for number in numbers]
+        answered = [answer for answer in found if answer is not None]
+        assert len(answered) == len(numbers), "every request is answered, if only by its deadline"
+        return answered
 
     def _wake(self) -> None:
         self._driver.perform(self._machine.wake(self._driver.now))

@@ -10,7 +10,7 @@ import pytest
 
 from fencepost.client.admin import AdminCalls
 from fencepost.client.effects import CallAnswered, Effect, SendRequest, TransactionCall
-from fencepost.client.errors import ClientError, Failure, RequestFailed, RequestTimeout
+from fencepost.client.errors import ClientError, Failure, RequestFailed, RequestTimeout, UnknownTopic
 from fencepost.client.metadata import (
     FIRST_BOOTSTRAP_NODE,
     METADATA_PAUSE_MS,
@@ -22,7 +22,7 @@ from fencepost.client.metadata import (
 from fencepost.client.reply_errors import REMEDIES, remedy_of, worst_error
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt, FinishedCall, PendingCalls, Target
-from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, backoff_ms
+from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, UNKNOWN_TOPIC_PATIENCE_MS, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode, Remedy
 from fencepost.protocol.messages import ReplyBody, Request
@@ -114,7 +114,8 @@ def test_a_leader_is_found_asked_and_found_again() -> None:
 class ScriptDriver:
     """Runs a script by hand: keeps what it sends and what is answered."""
 
-    now = wall_ms = 0
+    now: int = 0
+    wall_ms = 0
     cancelled: tuple[type[BaseException], ...] = ()
 
     def __init__(self) -> None:
@@ -158,6 +159,25 @@ def test_no_partition_waits_for_the_offset_of_another_and_each_has_its_own_error
     assert isinstance(refused, RequestFailed)
     assert refused.error is ErrorCode.UNSUPPORTED_VERSION
     assert driver.answers == {}
+
+
+def test_a_partition_that_is_created_after_it_was_denied_still_has_an_answer() -> None:
+    """The call waits for the other partition, and metadata no longer denies this one."""
+    driver, missing = ScriptDriver(), TopicPartition("t", 2)
+    script = AdminCalls(driver.machine, driver, api_timeout_ms=60_000).list_offsets([missing, HERE], -1)
+    next(script)
+    driver.answer(driver.sent.pop(), reply := metadata())
+    (known,) = driver.sent
+    driver.now = UNKNOWN_TOPIC_PATIENCE_MS
+    next(script)
+    (topic,) = reply.topics
+    created = attrs.evolve(topic.partitions[0], partition=2)
+    grown = attrs.evolve(topic, partitions=(*topic.partitions, created))
+    driver.machine.cluster.learn(attrs.evolve(reply, topics=(grown,)), from_node=1)
+    driver.answer(known, offsets(ErrorCode.NONE))
+    found = next_or_result(script)
+    assert found is not None
+    assert (found[HERE], type(found[missing])) == (3, UnknownTopic)
 
 
 def test_one_broker_is_asked_as_soon_as_it_is_known_where_it_is() -> None:
