@@ -198,7 +198,7 @@ class NetworkClient:
     _warn_at: dict[int, int] = attrs.field(factory=dict)
     """When the program hears that a node has not answered yet; one time for all bootstrap addresses."""
     _settled: set[int] = attrs.field(factory=set)
-    """The nodes that have answered, or of which the program has heard."""
+    """The nodes that have answered or accept connections, or of which the program has heard."""
     _untried: dict[int, tuple[Address, list[AddressInfo]]] = attrs.field(factory=dict)
 
     def open(self, node_id: int) -> Address | None:
@@ -259,13 +259,13 @@ class NetworkClient:
     def _connection(self, node_id: int, now: int) -> ClientConnection:
         found = self.connections.get(node_id)
         if found is None:
-            if (node := _one_bootstrap(node_id)) not in self._settled:
-                self._warn_at.setdefault(node, now + SILENCE_PATIENCE_MS)
             found = ClientConnection(self.client_id, self.request_timeout_ms, self.start_handshake)
             self.connections[node_id] = found
             # After a refusal the client opens no more connections: the requests time out.
             if self.failure is None:
                 self.to_open.append(node_id)
+                if (node := _one_bootstrap(node_id)) not in self._settled:
+                    self._warn_at.setdefault(node, now + SILENCE_PATIENCE_MS)
         return found
 
     def received(self, node_id: int, chunk: Buffer, now: int) -> str | None:
@@ -286,6 +286,7 @@ class NetworkClient:
                 )
             if isinstance(problem, HandshakeRefused):
                 self.failure = problem.failure
+                self._warn_at.clear()  # each call raises the refusal
             else:
                 self.machine.cluster.unreachable[node_id] = NOT_A_BROKER
             self.lost(node_id, now)
@@ -314,6 +315,8 @@ class NetworkClient:
             return
         self._settle(node_id)
         if node_id in cluster.nodes:
+            if node_id not in cluster.unreachable:
+                return  # the address is right: a JoinGroup waits for other members, and a Fetch for records
             what = f"{cluster.node_in_words(node_id)} has not answered{within}"
             advice = "this address is the broker's advertised listener: check that clients can reach it"
         else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fencepost.client.effects import SendRequest
-from fencepost.client.network import ClientConnection, NetworkClient, RequestResult
+from fencepost.client.network import SILENCE_PATIENCE_MS, ClientConnection, NetworkClient, RequestResult
 from fencepost.client.requests import RequestMachine
-from fencepost.client.retries import ANY_NODE
+from fencepost.client.retries import ANY_NODE, BrokerAt
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import ReplyFrame, decode_request, encode_reply
@@ -110,7 +110,10 @@ class Wire:
 
     def __init__(self, bootstrap: str = "a:1,b:2") -> None:
         self.machine = RequestMachine(bootstrap)
-        self.network = NetworkClient(self.machine, client_id="", request_timeout_ms=100)
+        self.warned: list[str] = []
+        self.network = NetworkClient(
+            self.machine, client_id="", request_timeout_ms=100, warn=self.warned.append
+        )
         self.number = self.machine.calls.submit(ASK, ANY_NODE, 10_000)
         self.network.perform(self.machine.wake(0), 0)
 
@@ -166,3 +169,27 @@ def test_what_was_not_tried_is_kept_until_the_node_answers_or_moves() -> None:
     wire.network.received(node, reply(0), 1_000)
     assert wire.answers == [FOUND]
     assert wire.network.untried(node, ("b", 1)) == []
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+def test_only_an_address_that_cannot_be_reached_is_doubted(accepts: bool) -> None:
+    """A broker may answer late: a JoinGroup waits for the other members, and a Fetch for records."""
+    wire = Wire("a:1")
+    wire.network.received(wire.network.to_open.pop(), reply(0), 1)
+    wire.machine.cluster.nodes[1] = ("h", 9)
+    wire.machine.calls.submit(ASK, BrokerAt(1), timeout_ms=60_000)
+    wire.network.perform(wire.machine.wake(2), 2)
+    assert wire.network.to_open == [1]
+    if accepts:
+        wire.network.accepted(1)
+    wire.network.wake(2 + SILENCE_PATIENCE_MS)
+    assert len(wire.warned) == (0 if accepts else 1)
+
+
+def test_a_broker_that_refuses_the_client_is_not_silent() -> None:
+    wire = Wire("a:1")
+    wire.network.received(wire.network.to_open.pop(), reply(0, None, ErrorCode.SASL_AUTHENTICATION_FAILED), 1)
+    assert wire.network.failure is not None
+    for now in range(0, 3 * SILENCE_PATIENCE_MS, 100):
+        wire.network.wake(now)
+    assert wire.warned == []
