@@ -119,8 +119,8 @@ class LedLogs:
             host.warn(removed)
         if found is None and journal.oldest_offset and may_use_snapshot(key):
             host.warn(
-                f"{key}: no snapshot is left that says which producers wrote the records before offset "
-                f"{journal.oldest_offset}, which were deleted. If one of them retries its last batch, it is "
+                f"{key}: the records before offset {journal.oldest_offset} were deleted, and no snapshot is "
+                "left that names their producers. If one of these retries its last batch, the batch is "
                 "stored again"
             )
         order = order_to_lead(journal, assign.leader_epoch, found, is_restart=is_restart)

@@ -139,12 +139,12 @@ def test_it_is_said_that_the_producers_of_deleted_records_are_forgotten(left: by
     told = [
         trouble.text
         for trouble in story.host.troubles
-        if "before offset 7, which were deleted" in trouble.text
+        if "the records before offset 7 were deleted" in trouble.text
     ]
     assert len(told) == 1
     story.produce(NOBODY, "i", name=None)  # a roll writes the next snapshot
     story.restart()
-    assert not [trouble for trouble in story.host.troubles if "which were deleted" in trouble.text]
+    assert not [trouble for trouble in story.host.troubles if "were deleted" in trouble.text]
 
 
 @pytest.mark.parametrize(
