@@ -93,7 +93,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.reads import Reads
-from fencepost.broker.sync_policy import SyncPolicy, waits
+from fencepost.broker.sync_policy import SyncPolicy, needs_sync
 from fencepost.broker.troubles import Trouble, TroubleKind
 from fencepost.broker.upkeep import Upkeep
 from fencepost.journal.indexes import ProducerSnapshot
@@ -471,7 +471,7 @@ class Host:
             self.wrote(append)
         self.changed[key] = None
         self.written[key] = end = append.header.next_offset
-        if self.policy is not SyncPolicy.NONE and (key in self.unsynced or waits(self.policy, append)):
+        if self.policy is not SyncPolicy.NONE and (key in self.unsynced or needs_sync(self.policy, append)):
             self.unsynced.add(key)
         else:
             self.inbox.appendleft(Durable(partition=key, offset=end))

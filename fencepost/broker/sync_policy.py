@@ -21,7 +21,7 @@ class SyncPolicy(Enum):
 _COORDINATION: Final = frozenset({TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC})
 
 
-def waits(policy: SyncPolicy, append: Append) -> bool:
+def needs_sync(policy: SyncPolicy, append: Append) -> bool:
     """Whether this batch counts as durable only after a sync."""
     return policy is SyncPolicy.ALL or (
         policy is SyncPolicy.COMMIT

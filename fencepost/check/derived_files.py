@@ -141,8 +141,8 @@ class DerivedFiles:
         self._begin_with_snapshot()
         follow_producers(self.log, spoken_of, self.findings)
         self._check_indexes()
-        is_any_whole = any(self._read_producers(offset) is not None for offset in snapshots)
-        if not self._knows_its_beginning and not is_any_whole:
+        are_torn = (self._read_producers(offset) is None for offset in snapshots)
+        if not self._knows_its_beginning and all(are_torn):
             what = "it is missing or damaged, and the log before it was deleted"
             self.findings.problem(self._snapshot(self.log.start_offset), what, UNKNOWN)
         for offset in snapshots:

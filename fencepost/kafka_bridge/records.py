@@ -13,8 +13,8 @@ the limits of a Fetch count the bytes that it then takes.
 # (column_batches.py).
 #
 # Encoding takes a microsecond or two per record, and the broker does nothing else meanwhile. So this work is
-# counted in records, and bounded twice: here for a Fetch, and in host.py for all Fetches of a round. A batch
-# that cannot be encoded is paid for, too; otherwise a Fetch could try one in each of its partitions.
+# counted in records, and bounded twice: here for a Fetch, and in broker/reads.py for all Fetches of a round.
+# A batch that cannot be encoded is paid for, too; otherwise a Fetch could try one in each of its partitions.
 
 from __future__ import annotations
 

@@ -93,6 +93,7 @@ def _changed_list(old: str, operation: ConfigOperation, value: str) -> str:
 
 
 def config_problem(name: str, value: str) -> Refused | None:
+    """Why a setting cannot have this value."""
     try:
         if len(value) > CONFIG_VALUE.value:
             raise ValueError(f"it has {len(value):,} characters, and the limit is {CONFIG_VALUE.value:,}")
@@ -104,6 +105,7 @@ def config_problem(name: str, value: str) -> Refused | None:
 
 
 def conflict_of(configs: Mapping[str, str]) -> Refused | None:
+    """Why a topic cannot have these settings together."""
     because = conflict(configs)
     return None if because is None else Refused(ErrorCode.INVALID_CONFIG, because)
 

@@ -23,13 +23,14 @@ from typing import Final
 
 import attrs
 
+from fencepost.simulator.actors.clients import Actor
 from fencepost.simulator.actors.processors import group_processor, processor
 from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer
 from fencepost.simulator.actors.workloads import Membership, Runner
 from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.recorded import Watcher
-from fencepost.simulator.run import CORE_FAILED, JUDGE_FAILED, NOT_LIVE, Actor, Run, blaming, run_of
+from fencepost.simulator.run import CORE_FAILED, JUDGE_FAILED, NOT_LIVE, Run, blaming, run_of
 from fencepost.simulator.run_result import RunObserver, RunResult, nobody
 from fencepost.simulator.run_spec import Role, RunSpec, Task
 from fencepost.simulator.scenarios.model import (
