@@ -135,15 +135,18 @@ class RequestCalls:
         answers for a partition that still does not exist after UNKNOWN_TOPIC_PATIENCE_MS.
         """
         calls, answers, driver = self._machine.calls, self._driver.answers, self._driver
-        began = driver.now
+        began, since = driver.now, calls.cluster.asked
         deadline = began + self._api_timeout_ms
         numbers: dict[int, Target] = {}
         for request, target in requests:
             numbers[calls.submit(request, target, deadline)] = target
 
         def is_settled(number: int, target: Target) -> bool:
+            if number in answers:
+                return True
             is_patient = driver.now - began < UNKNOWN_TOPIC_PATIENCE_MS
-            return number in answers or not (is_patient or calls.denied(target) is None)
+            is_denied = not is_patient and calls.denied(target) is not None
+            return is_denied and calls.cluster.is_newer_than(since)
 
         try:
             self._wake()

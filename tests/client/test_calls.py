@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from fencepost.client.admin import AdminCalls
+from fencepost.client.calls import Wait
 from fencepost.client.effects import CallAnswered, Effect, SendRequest, TransactionCall
 from fencepost.client.errors import ClientError, Failure, RequestFailed, RequestTimeout, UnknownTopic
 from fencepost.client.metadata import (
@@ -178,6 +179,22 @@ def test_a_partition_that_is_created_after_it_was_denied_still_has_an_answer() -
     found = next_or_result(script)
     assert found is not None
     assert (found[HERE], type(found[missing])) == (3, UnknownTopic)
+
+
+def test_metadata_that_is_older_than_a_call_cannot_deny_its_partition() -> None:
+    """The partition may have been created since, and the broker may answer late."""
+    driver, missing = ScriptDriver(), TopicPartition("t", 2)
+    driver.machine.cluster.learn(metadata(), from_node=1)
+    script = AdminCalls(driver.machine, driver, api_timeout_ms=60_000).list_offsets([missing], -1)
+    wait = next(script)
+    assert isinstance(wait, Wait)
+    driver.now = UNKNOWN_TOPIC_PATIENCE_MS
+    assert not wait.until()
+    driver.answer(driver.sent.pop(), metadata())
+    assert wait.until()
+    found = next_or_result(script)
+    assert found is not None
+    assert type(found[missing]) is UnknownTopic
 
 
 def test_one_broker_is_asked_as_soon_as_it_is_known_where_it_is() -> None:
