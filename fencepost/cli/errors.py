@@ -149,7 +149,7 @@ def report(problem: Exception) -> int:
             what, then = problem.because, END_SOONER
         case ClientError():
             what, then = REQUEST_NAME.sub("", problem.because), ADVICE.get(problem.error, "")
-        case ConnectionError():
+        case ConnectionError() if problem.filename is None:  # with a name, it is a pipe that is closed
             what, then, code = str(problem), START_A_BROKER, NO_BROKER
         case Unusable():
             what, code = str(problem), WRONG_USAGE

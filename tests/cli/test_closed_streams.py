@@ -62,6 +62,18 @@ def test_a_full_disk_under_stdout_is_named() -> None:
     assert ended.returncode == 1
 
 
+@pytest.mark.parametrize("words", ["serve --memory --port 0", "lab --port 0 --no-browser"])
+def test_a_server_whose_reader_has_gone_is_not_told_to_start_a_broker(words: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [*COMMAND, *words.split()], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S
+    )
+    os.close(writing)
+    assert ended.stderr.splitlines()[-1] == "fencepost: standard output: Broken pipe"
+    assert ended.returncode == 1
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_what_the_encoding_does_not_have_is_escaped(encoding: str, tmp_path: Path) -> None:
     directory = os.fsencode(tmp_path) + "/größe-".encode() + b"\xff"
