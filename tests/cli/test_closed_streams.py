@@ -6,12 +6,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+from io import StringIO
 from pathlib import Path
 from typing import cast
 
 import pytest
+import trio
+from rich.console import Console
 
 from fencepost import Broker
+from fencepost.cli.application import run
+from fencepost.demo.run import Demo
 from tests.cli.processes import COMMAND, PATIENCE_S
 
 COMMANDS = [
@@ -85,3 +90,22 @@ def test_what_the_encoding_does_not_have_is_escaped(encoding: str, tmp_path: Pat
         serving.terminate()
     assert line.startswith(b"Fencepost is ready on ")
     assert (b"-\\udcff" in line, b"gr\\xf6" in line) == (True, encoding == "ascii")
+
+
+def test_a_demonstration_that_nobody_reads_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fencepost demo | head -1`."""
+
+    async def perform(_: Demo) -> None:
+        async with trio.open_nursery():
+            Console(file=UnreadPipe()).print("one more line")
+
+    def keep(*_: int) -> None:
+        """Leaves stdout open, which rich would redirect."""
+
+    class UnreadPipe(StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("fencepost.demo.run.perform_unless_stopped", perform)
+    monkeypatch.setattr("os.dup2", keep)
+    assert run(["demo", "--flights", "1000"]) == 0
