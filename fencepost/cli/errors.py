@@ -107,8 +107,8 @@ START_A_BROKER: Final = (
 TIMED_OUT: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE)
 """The errors of a transaction that its coordinator has timed out."""
 END_SOONER: Final = (
-    "the transaction has probably timed out, after a minute; --records-per-transaction makes transactions "
-    "shorter"
+    "the transaction has probably timed out, which happens after a minute; write fewer records in each with "
+    "--records-per-transaction"
 )
 TRY_AGAIN: Final = "try again; if it fails again, check the broker"
 ANOTHER_SERVER: Final = (

@@ -275,7 +275,8 @@ class NetworkClient:
             return "the connection is over"
         try:
             for answer in connection.receive(chunk):
-                self._settle(node_id)
+                if node_id not in self._settled:
+                    self._settle(node_id)
                 self._untried.pop(node_id, None)
                 self.machine.cluster.unreachable.pop(node_id, None)
                 self._hand_over(answer, now)

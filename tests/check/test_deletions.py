@@ -22,6 +22,12 @@ from tests.spark.tables import rows_of
 ONE_BATCH = JournalSettings(segment_bytes=1)
 
 
+def directory_of(story: Story) -> Directory:
+    """A copy of the broker's files, as they are now."""
+    assert isinstance(story.storage, Memory)
+    return Directory(story.storage)
+
+
 def told(story: Story) -> list[str]:
     """The problems that tools find which read the files alone."""
     found = check_directory(story.storage).found
@@ -70,10 +76,9 @@ def test_a_deletion_that_a_kill_interrupts_is_no_problem() -> None:
     """The segments go first, then the snapshots before the new beginning."""
     story, _ = transactions(ONE_BATCH)
     story.host.write_manifests()
-    assert isinstance(story.storage, Memory)
-    before = Directory(story.storage)
+    before = directory_of(story)
     low_watermark(story, 7)
-    at = Directory(story.storage)
+    at = directory_of(story)
     gone = [name for name in before.files("orders-0") if name not in at.files("orders-0")]
     left = [f"orders-0/{name}" for name in gone if name.endswith(".snapshot")]
     assert left
@@ -88,10 +93,9 @@ def test_a_kill_between_the_deletions_of_two_segments_is_no_problem() -> None:
     """The snapshot of the first segment that is left was lost before, with the power."""
     story, _ = transactions(ONE_BATCH)
     story.host.write_manifests()
-    assert isinstance(story.storage, Memory)
-    before = Directory(story.storage)
+    before = directory_of(story)
     low_watermark(story, 9)
-    after = Directory(story.storage)
+    after = directory_of(story)
     first = min(int(name.rpartition("/")[2][:20]) for name in after.logs("orders-0"))
     assert first > 4
     for path in before.logs("orders-0"):
@@ -113,8 +117,7 @@ def test_the_loss_of_what_is_known_of_deleted_records_is_found_and_repaired(
     story.host.write_manifests()
     if is_closed:
         story.host.stop()
-    assert isinstance(story.storage, Memory)
-    at = Directory(story.storage)
+    at = directory_of(story)
     snapshots = [f"orders-0/{name}" for name in at.files("orders-0") if name.endswith(".snapshot")]
     assert f"orders-0/{7:020d}.snapshot" in snapshots
     for path in snapshots:
@@ -139,8 +142,7 @@ def test_a_repair_knows_the_transactions_that_began_in_deleted_segments() -> Non
     story.restart()
     story.produce(NOBODY, "k", name=None)
     story.host.stop()
-    assert isinstance(story.storage, Memory)
-    at = Directory(story.storage)
+    at = directory_of(story)
     for name in at.directories():
         for path in at.logs(name) if name.startswith("__transaction_state") else ():
             at.put(path, b"")
@@ -157,8 +159,7 @@ def test_a_repaired_manifest_is_stable_up_to_the_batch_with_the_log_start() -> N
     story, _ = transactions(None)
     low_watermark(story, 5)
     story.host.stop()
-    assert isinstance(story.storage, Memory)
-    at = Directory(story.storage)
+    at = directory_of(story)
     at.remove(f"orders-0/{0:020d}.index")
     perform(at, make_plan(at))
     assert [each.what for each in check_directory(at).found if each.severity is Severity.PROBLEM] == []
@@ -167,8 +168,7 @@ def test_a_repaired_manifest_is_stable_up_to_the_batch_with_the_log_start() -> N
 def test_a_hanging_transaction_whose_beginning_was_deleted_is_found() -> None:
     story, _ = transactions(ONE_BATCH)
     low_watermark(story, 7)
-    assert isinstance(story.storage, Memory)
-    at = Directory(story.storage)
+    at = directory_of(story)
     for name in at.directories():
         if name.startswith("__transaction_state"):
             at.remove_directory(name)
@@ -181,9 +181,8 @@ def test_a_wrong_last_stable_offset_is_found_after_a_deletion_too() -> None:
     story, _ = transactions(None)
     low_watermark(story, 5)
     story.host.write_manifests()
-    assert isinstance(story.storage, Memory)
     for lie in (3, 5, 7, 11):
-        at = Directory(story.storage)
+        at = directory_of(story)
         adjust("orders-0/manifest.json", last_stable_offset=lie)(at)
         says = f"its last stable offset is {lie}, but a full scan up to 11 gives 4"
         assert [each.what for each in check_directory(at).found if says == each.what]
@@ -194,8 +193,7 @@ def test_segments_that_no_deletion_explains_are_missed() -> None:
     story, _ = transactions(ONE_BATCH)
     story.host.write_manifests()
     low_watermark(story, 7)
-    assert isinstance(story.storage, Memory)
-    at = Directory(story.storage)
+    at = directory_of(story)
     at.remove("orders-0/log-start-offset.json")
     what = "its log start offset is 0, but the log begins at 7"
     assert what in [each.what for each in check_directory(at).found]
@@ -204,8 +202,7 @@ def test_segments_that_no_deletion_explains_are_missed() -> None:
 def test_an_unreadable_log_start_says_nothing_of_segments() -> None:
     story, _ = transactions(ONE_BATCH)
     low_watermark(story, 7)
-    assert isinstance(story.storage, Memory)
-    at = Directory(story.storage)
+    at = directory_of(story)
     missed = "no file holds the offsets from 0 to 6"
     at.put("orders-0/log-start-offset.json", b"{")
     assert missed not in [each.what for each in check_directory(at).found]

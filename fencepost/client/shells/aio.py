@@ -187,10 +187,11 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
     async def transaction(self) -> AsyncGenerator[AsyncProducer]:
         """A transaction as a block: commits at its end, aborts when the block raises or the commit fails.
 
-        An abort waits `max_block_ms`, or five seconds after Ctrl-C or a cancellation. ProducerFenced (or
-        another error that ends the producer) if the abort shows that a newer producer has the id, unless an
-        exception of the program ended the block; any other failure of the abort becomes a note on the
-        exception. A commit whose outcome is unknown is never aborted.
+        An abort waits `max_block_ms`, or five seconds after Ctrl-C or a cancellation. If it shows that a
+        newer producer has the id, the block raises ProducerFenced instead of the client's first error, and
+        likewise with any other error that ends the producer. Otherwise a failure of the abort becomes a note
+        on the exception; an exception of the program is never replaced. A commit whose outcome is unknown is
+        never aborted.
         """
         self.begin_transaction()
         try:
