@@ -1,4 +1,4 @@
-"""franz-go, the library in Go: its stories (stories_test.go), and its example in docs/clients.md."""
+"""franz-go, the library in Go: our stories (stories_test.go), its own tests, and the example in the docs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,24 @@ MODULE = Path(__file__).parent / "go"
 (EXAMPLE,) = re.findall(r"```go\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-def go(*arguments: str, directory: Path, servers: str = "") -> subprocess.CompletedProcess[str]:
+# Of the library's own tests: chains of groups that consume, transform and produce, without and with
+# transactions, whose members come and go. Each record must arrive once, in the order of its partition.
+ITS_OWN_TESTS = "TestGroupETL|TestTxnEtl"
+WITH_BROKEN_CONNECTIONS = {
+    "KGO_TEST_CHAOS": "1",  # each connection breaks after a second
+    "KGO_TEST_RECORDS": "10000",
+    "KGO_TEST_RF": "1",  # replicas
+    "KGO_LOG_LEVEL": "none",
+}
+
+
+def go(
+    *arguments: str, directory: Path, servers: str = "", **options: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["go", *arguments],
         cwd=directory,
-        env={**os.environ, "BOOTSTRAP_SERVERS": servers},
+        env={**os.environ, "BOOTSTRAP_SERVERS": servers, "KGO_SEEDS": servers, **options},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -29,6 +42,14 @@ def go(*arguments: str, directory: Path, servers: str = "") -> subprocess.Comple
 def test_the_stories(servers: str) -> None:
     told = go("test", "-count=1", ".", directory=MODULE, servers=servers)
     assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_its_own_tests_of_groups_and_transactions_while_connections_break(servers: str) -> None:
+    arguments = ("test", "-count=1", "-vet=off", f"-run={ITS_OWN_TESTS}", "github.com/twmb/franz-go/pkg/kgo")
+    ran = go(*arguments, directory=MODULE, servers=servers, **WITH_BROKEN_CONNECTIONS)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.startswith("ok"), ran.stdout
+    assert "no tests to run" not in ran.stdout, ran.stdout
 
 
 def test_the_example_reads_what_it_wrote(servers: str, tmp_path: Path) -> None:
