@@ -100,19 +100,27 @@ def register(spark: SparkSession) -> None:
     """
     from fencepost.spark_bridge.data_source import FencepostDataSource
 
-    context = spark.sparkContext
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        # Spark Connect: the server tells neither which Python its workers run nor how many tasks run at the
+        # same time. The planner takes the cores of the server's machine.
+        spark.addArtifacts(str(_zipped_package()), pyfile=True)
+        parallelism = 0
+    else:
+        _prepare_workers(spark.sparkContext)
+        parallelism = spark.sparkContext.defaultParallelism
+    # The planner runs in a Python process of its own, which cannot ask the session.
+    known = {"parallelism": parallelism, "takes_filters": spark.conf.get(FILTER_PUSHDOWN, "false") == "true"}
+    spark.dataSource.register(type(FencepostDataSource.__name__, (FencepostDataSource,), known))
+
+
+def _prepare_workers(context: SparkContext) -> None:
+    """Lets the workers import this package."""
     local = (context.master or "").startswith("local")
     if local and not _names_a_python(context):
         # Spark would use `python3` from the PATH, which may not be the Python of this virtual environment.
         context.pythonExec = sys.executable
     if not local or not _imports_fencepost(context.pythonExec):
-        _ship(context)
-    # The planner runs in a Python process of its own, which cannot ask the session.
-    known = {
-        "parallelism": context.defaultParallelism,
-        "takes_filters": spark.conf.get(FILTER_PUSHDOWN, "false") == "true",
-    }
-    spark.dataSource.register(type(FencepostDataSource.__name__, (FencepostDataSource,), known))
+        context.addPyFile(str(_zipped_package()))
 
 
 def _names_a_python(context: SparkContext) -> bool:
@@ -127,8 +135,8 @@ def _imports_fencepost(python: str) -> bool:
     return asked.returncode == 0
 
 
-def _ship(context: SparkContext) -> None:
-    """Sends this package to the workers.
+def _zipped_package() -> Path:
+    """This package in a file for the workers, until this process exits.
 
     Its dependencies (attrs, msgpack, pyarrow) have compiled parts and must be installed there.
     """
@@ -139,7 +147,7 @@ def _ship(context: SparkContext) -> None:
     with zipfile.ZipFile(target, "w") as archive:
         for source in sorted(package.rglob("*.py")):
             archive.write(source, Path("fencepost") / source.relative_to(package))
-    context.addPyFile(str(target))
+    return target
 
 
 OLDEST_JAVA: Final = 17  # PySpark 4.x requires it
