@@ -51,6 +51,7 @@ from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.user_calls import ObserverFailed, UserCalls
 from fencepost.broker.wire_protocols import ServedProtocol
 from fencepost.journal.power import Machine
+from fencepost.journal.storage import Storage, claimed
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.forked_process import in_child
 from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
@@ -92,12 +93,13 @@ class KeptPorts:
     def __init__(self) -> None:
         self._close: Callable[[], object] | None = None
 
-    def keep(self, settings: BrokerSettings) -> BrokerSettings:
+    def keep(self, settings: BrokerSettings, disk: Storage) -> BrokerSettings:
         """Bind the ports of these settings; returns the settings with those that are bound. Raises
-        CannotListen.
+        CannotListen, or DirectoryInUse if another broker has the directory and so, perhaps, the ports, too.
         """
         if self._close is None:
-            bound = bound_sockets(settings, listens=False)
+            with claimed(disk):
+                bound = bound_sockets(settings, listens=False)
             port, metrics_port = (None if each is None else each.getsockname()[1] for each in bound)
             settings = attrs.evolve(settings, port=port, metrics_port=metrics_port)
             if sys.platform == "linux":  # elsewhere, no second socket could listen on them
@@ -341,7 +343,7 @@ class Broker:
         with self._changes:
             if self.is_running:
                 raise BrokerFailed("this broker is running; restart() stops it first")
-            self.settings = self._ports.keep(self.settings)
+            self.settings = self._ports.keep(self.settings, self._machine.disk)
             self._run = _Run(self.settings, self._machine, self._injector)
             try:
                 self._run.start()

@@ -5,10 +5,12 @@ Rule: what a start opens, the end closes in the opposite order. A kill closes no
 
 # Theory of operation
 #
-#     ports, certificates -> data directory -> node and host -> recovery -> `on_ready` -> the server's tasks
+#     claim -> ports, certificates -> data directory -> node and host -> recovery -> `on_ready` -> the tasks
 #
-# Ports come first: a broker without them leaves no trace in the directory. Recovery is ordinary work of the
-# host: each log is led, and what its records decided is finished. Only then are connections accepted.
+# Ports come before everything that writes: a broker without them leaves no trace in the directory. But a
+# broker that already runs on the directory often has the same port, and then the directory is the cause. So
+# it is claimed first, which writes nothing. Recovery is ordinary work of the host: each log is led, and what
+# its records decided is finished. Only then are connections accepted.
 #
 # A stop closes host, directory and listener, in this order (`_opened`). A kill skips it: recovery must cope
 # anyway; a clean stop only makes the next start faster. The machine (journal/power.py) outlives the broker:
@@ -47,7 +49,7 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.power import Machine
-from fencepost.journal.storage import directory_name
+from fencepost.journal.storage import claimed, directory_name
 
 
 @attrs.frozen
@@ -74,10 +76,10 @@ def _opened(
     """A server over its started data directory, and the socket of its port for metrics if it has one; closes
     everything in order.
     """
-    with closing(bound_sockets(settings, listens=True)) as (listener, metrics):
+    storage = machine.process()
+    with claimed(storage), closing(bound_sockets(settings, listens=True)) as (listener, metrics):
         port = listener.getsockname()[1]
         admission = admission_to(listener, settings.access)
-        storage = machine.process()
         directory = DataDirectory.open(storage, settings=settings.journal, open_files=half_of_descriptors())
         try:
             named, port = settings.advertised or (settings.host, port)

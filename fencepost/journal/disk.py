@@ -37,6 +37,7 @@ BLOCK_BYTES: Final = 4_096
 SYNC_THREADS: Final = 16  # with more, few more syncs would be shared, and each thread may open a file
 
 
+INSTEAD: Final = ", or use another directory"
 MOVE: Final = "move what is there out of the data directory, or restore it from a copy"
 
 
@@ -246,6 +247,15 @@ class DiskStorage:
         self._read_only = read_only
         self._locks: list[int] = []
 
+    def claim(self) -> None:
+        try:
+            self._lock_directory(fcntl.LOCK_EX, instead=INSTEAD)
+        except NotADataDirectory:
+            return  # `lock` creates it, or says what is in its place
+        except BaseException:
+            self.unlock()
+            raise
+
     def lock(self) -> None:
         """Create the directory if it is missing, and lock it. The lock belongs to this object, even within
         one process.
@@ -254,10 +264,11 @@ class DiskStorage:
         with _reported(f"create the data directory {self.location}", blocked=blocked):
             os.makedirs(self.location, exist_ok=True)
         try:
-            self._lock_directory(fcntl.LOCK_EX, instead=", or use another directory")
+            if not self._locks:
+                self._lock_directory(fcntl.LOCK_EX, instead=INSTEAD)
             with _reported(f"write to the data directory {self.location}"):
                 descriptor = _open_file(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT)
-            self._lock(descriptor, fcntl.LOCK_EX, instead=", or use another directory")
+            self._lock(descriptor, fcntl.LOCK_EX, instead=INSTEAD)
         except BaseException:
             self.unlock()
             raise

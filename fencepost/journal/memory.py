@@ -79,9 +79,12 @@ class MemoryStorage:
         # A lock is kept, too, so that tests find a broker that does not release it.
         self._locked = False
 
-    def lock(self) -> None:
+    def claim(self) -> None:
         if self._locked:
             raise DirectoryInUse(f"{self.location} is in use by a broker")
+
+    def lock(self) -> None:
+        self.claim()
         self._locked = True
 
     def unlock(self) -> None:

@@ -100,8 +100,8 @@ class ProcessStorage:
         self._machine, self._disk = machine, disk
         # What changes no file goes straight to the disk.
         self.exists, self.directories, self.files = disk.exists, disk.directories, disk.files
-        self.read_file, self.lock, self.unlock = disk.read_file, disk.lock, disk.unlock
-        self.sync_directory, self.at_once = disk.sync_directory, disk.at_once
+        self.read_file, self.sync_directory, self.at_once = disk.read_file, disk.sync_directory, disk.at_once
+        self.claim, self.lock, self.unlock = disk.claim, disk.lock, disk.unlock
 
     def end(self) -> None:
         """The process is dead. A worker of the process that is still running no longer reaches the disk."""

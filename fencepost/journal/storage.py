@@ -20,7 +20,8 @@ writes may be lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from fencepost.protocol.batches import Buffer
@@ -188,6 +189,12 @@ class Storage(StorageReader, Protocol):
         """A handle to a file that grows; MissingFile when it is missing and `create` is false."""
         ...
 
+    def claim(self) -> None:
+        """Keep other brokers out until `lock` or `unlock`, if the data directory exists; changes nothing in
+        it. DirectoryInUse when another broker is its owner.
+        """
+        ...
+
     def lock(self) -> None:
         """Become the only owner until `unlock`; DirectoryInUse when another broker is."""
         ...
@@ -231,6 +238,16 @@ class Storage(StorageReader, Protocol):
         first error is raised.
         """
         ...
+
+
+@contextmanager
+def claimed(storage: Storage) -> Generator[None]:
+    """Other brokers are kept out of the data directory meanwhile, and at the end nobody is."""
+    storage.claim()
+    try:
+        yield
+    finally:
+        storage.unlock()
 
 
 TEMPORARY_SUFFIX = ".tmp"  # `replace` writes this file and renames it; a start removes what a crash left

@@ -39,6 +39,7 @@ from fencepost.broker.fault_handles import Faults, naming_help
 from fencepost.broker.faults import Abilities
 from fencepost.broker.listeners import parsed_listener
 from fencepost.broker.sync_policy import SyncPolicy
+from fencepost.journal.disk import DiskStorage
 from fencepost.protocol.forked_process import in_child
 from fencepost.testing.fault_desk import ProcessDesk
 from fencepost.testing.process_recording import ProcessRecording
@@ -222,10 +223,12 @@ class BrokerProcess:
         return "\n".join(self._heard)
 
     def start(self) -> BrokerProcess:
-        """Start a process, and return when it accepts connections. Raises BrokerFailed with its output."""
+        """Start a process, and return when it accepts connections. Raises DirectoryInUse if another broker
+        has the directory, CannotListen if another program has the port, else BrokerFailed with the output.
+        """
         if self.is_running:
             raise BrokerFailed("this broker is running; restart() stops it first")
-        self._settings = self._ports.keep(self._settings)
+        self._settings = self._ports.keep(self._settings, DiskStorage(self.directory))
         arguments = [*self._arguments, *self._desk.arguments(), "--port", str(self.port), "--with-parent"]
         if self.advertised_listener is not None:
             arguments += ["--advertised-listener", self.advertised_listener]

@@ -24,6 +24,7 @@ from fencepost.journal.storage import DirectoryInUse, NotADataDirectory
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import CreateTopic, CreateTopics, Metadata, MetadataReply
 from fencepost.protocol.terms import TopicPartition
+from fencepost.testing.broker_process import BrokerProcess
 from tests.broker.requests import (
     COMMIT,
     NOBODY,
@@ -226,10 +227,14 @@ async def test_writes_to_a_file_that_somebody_removed_are_refused(tmp_path: Path
 
 async def test_a_directory_has_one_broker(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
-        code, said = await refused(tmp_path, "--port", "0")
-        assert code == 1
-        assert "in use" in said
-        assert "Traceback" not in said
+        for port in ("0", str(broker.wires.address[1])):  # with the same port, the directory is still the cause
+            code, said = await refused(tmp_path, "--port", port)
+            pid = broker.process.pid
+            assert (code, said) == (
+                1,
+                f"fencepost: {tmp_path} is in use by a broker (process {pid}): stop it first, or use another "
+                "directory\n",
+            )
         wire = await broker.wires.open()
         assert (await wire.ask(Metadata(topics=None))).error is ErrorCode.NONE
 
@@ -287,8 +292,10 @@ async def test_a_broker_on_a_directory_finds_again_what_it_wrote(tmp_path: Path)
 
 async def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     with Broker(str(tmp_path)) as broker:
-        with pytest.raises(DirectoryInUse):
-            Broker(str(tmp_path)).start()
+        for port in (0, broker.port):
+            for other in (Broker(str(tmp_path), port=port), BrokerProcess(str(tmp_path), port=port)):
+                with pytest.raises(DirectoryInUse, match="is in use by a broker"):
+                    other.start()
         with pytest.raises(CannotListen, match="choose another port"):
             Broker(port=int(broker.address.rpartition(":")[2])).start()
         assert await _topics(broker) == []

@@ -16,7 +16,7 @@ import pytest
 from fencepost.journal.disk import RESERVE_BYTES, DiskStorage
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.simulated import APPEND, SYNC, SimulatedStorage
-from fencepost.journal.storage import NoAccess, Storage, StorageError, StorageFile
+from fencepost.journal.storage import DirectoryInUse, NoAccess, Storage, StorageError, StorageFile, claimed
 from tests.attack.small_disk import small_disk
 
 
@@ -312,6 +312,24 @@ def test_a_replaced_file_is_the_old_or_the_new_one_when_it_was_synced() -> None:
             storage.lose_power()
             left.add(storage.read_file("file"))
         assert left == allowed
+
+
+def test_a_claim_keeps_others_out_and_changes_nothing(tmp_path: Path) -> None:
+    one, other = DiskStorage(tmp_path / "data"), DiskStorage(tmp_path / "data")
+    with claimed(one):
+        assert not one.exists(), "a claim does not make the directory, so that a start that fails leaves none"
+    one.lock()
+    one.unlock()
+    before = one.files("")
+    with claimed(one):
+        for take in (other.claim, other.lock, other.keep_out):
+            with pytest.raises(DirectoryInUse, match="is in use by a broker"):
+                take()
+        assert one.files("") == before
+        one.lock()  # its own claim is not in the way
+        with pytest.raises(DirectoryInUse):
+            other.claim()
+    other.lock()
 
 
 def test_a_killed_process_loses_its_handles_and_no_bytes() -> None:
