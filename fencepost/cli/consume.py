@@ -26,7 +26,7 @@ from fencepost.cli.options import (
     InPartitions,
     InTopic,
     check_id,
-    partitions_of,
+    partitions_to_use,
 )
 from fencepost.cli.output import print_json
 from fencepost.cli.positions import (
@@ -218,7 +218,7 @@ def consume(
     printing.check()
     with ExitStack() as stack:
         admin = stack.enter_context(cluster.connect(client_id))
-        parts = partitions_of(admin, topic, partition)
+        parts = partitions_to_use(admin, topic, partition)
         write = printing.writer()
         settings: dict[str, Any] = {"client_id": client_id, **cluster.security(), **plan.settings}
         consumer = stack.enter_context(

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
 
 from fencepost.cli.interruptions import Stopped
@@ -110,6 +112,7 @@ END_SOONER: Final = (
     "the transaction has probably timed out, which happens after a minute; write fewer records in each with "
     "--records-per-transaction"
 )
+CREATE_THE_TOPIC: Final = "`fencepost topic create` creates a topic; `fencepost topic list` shows the topics"
 TRY_AGAIN: Final = "try again; if it fails again, check the broker"
 ANOTHER_SERVER: Final = (
     "check the address: another program may listen there, or a broker that speaks Kafka's protocol only "
@@ -139,7 +142,7 @@ def report(problem: Exception) -> int:
             what, then = problem.because, f"{ADVICE[ErrorCode.KAFKA_STORAGE_ERROR]}; --from skips the damage"
         case UnknownTopic():
             what = problem.because
-            then = "`fencepost topic create` creates a topic; `fencepost topic list` shows the topics"
+            then = CREATE_THE_TOPIC
         case AuthenticationFailed():
             what, then, code = problem.because, CHECK_THE_LOGIN, NO_BROKER
         case AuthorizationFailed():
@@ -163,6 +166,17 @@ def report(problem: Exception) -> int:
             raise problem
     complain(what, then=then)
     return code
+
+
+@contextmanager
+def advising(error: ErrorCode, then: str) -> Generator[None]:
+    """Inside, this is the next step after an error code, instead of the one in ADVICE."""
+    try:
+        yield
+    except ClientError as problem:
+        if problem.error is not error:
+            raise
+        raise CommandFailed(REQUEST_NAME.sub("", problem.because), then=then) from problem
 
 
 def complain(what: str, *, then: str = "") -> None:

@@ -13,9 +13,17 @@ import attrs
 from cyclopts import Parameter, Token, validators
 
 from fencepost.cli.config_file import COMMAND_LINE, ENVIRONMENT
-from fencepost.cli.errors import NO_BROKER, START_A_BROKER, CommandFailed, WrongUsage
+from fencepost.cli.errors import (
+    CREATE_THE_TOPIC,
+    NO_BROKER,
+    START_A_BROKER,
+    CommandFailed,
+    WrongUsage,
+    advising,
+)
 from fencepost.cli.files import read_toml
 from fencepost.cli.times import seconds_given
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import ID_LENGTH_MAX, INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
@@ -239,6 +247,14 @@ def partitions_of(admin: Admin, topic: str, wanted: Iterable[int] = ()) -> list[
                 then="its only partition is 0" if count == 1 else f"its partitions are 0 to {count - 1}",
             )
     return [TopicPartition(topic, number) for number in numbers]
+
+
+def partitions_to_use(admin: Admin, topic: str, wanted: Iterable[int]) -> list[TopicPartition]:
+    """The same for a command that writes or reads records; if there is no such topic, it is time to create
+    it.
+    """
+    with advising(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, CREATE_THE_TOPIC):
+        return partitions_of(admin, topic, wanted)
 
 
 def check_id(option: str, given: str | None) -> None:

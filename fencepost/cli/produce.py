@@ -33,7 +33,7 @@ from fencepost.cli.options import (
     InTopic,
     check_id,
     pair_in,
-    partitions_of,
+    partitions_to_use,
 )
 from fencepost.cli.output import Json, print_json
 from fencepost.cli.record_formats import (
@@ -268,7 +268,7 @@ def produce(
     _check_transactions(transactional_id, records_per_transaction)
     records = every.applied(read(files, reading))
     with cluster.connect(client_id) as admin:
-        partitions_of(admin, topic, [] if every.partition is None else [every.partition])
+        partitions_to_use(admin, topic, [] if every.partition is None else [every.partition])
         spoken = newest_dialect(admin.transaction_version())
     producer = Producer(
         cluster.bootstrap,

@@ -66,7 +66,10 @@ def test_errors_speak_to_a_person(tool: DataTool) -> None:
         "topic", "delete-records", "maps", code=2
     )
     assert "needs --before" in tool("topic", "delete-records", "maps", "--partition=0", code=2)
-    assert tool("consume", "nope", code=1).startswith("fencepost: topic 'nope' does not exist")
+    missing = "fencepost: topic 'nope' does not exist (UNKNOWN_TOPIC_OR_PARTITION)\n  "
+    assert tool("topic", "delete", "nope", code=1) == f"{missing}`fencepost topic list` shows the topics\n"
+    for told in (tool("consume", "nope", code=1), tool.produce("nope", "a\n", code=1)):
+        assert told.startswith(f"{missing}`fencepost topic create` creates a topic"), told
 
 
 def test_an_unknown_topic_is_an_error_also_without_lines_to_write(tool: DataTool) -> None:
