@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import fencepost
 
 PAGE = (Path(__file__).parents[2] / "docs" / "groups.md").read_text(encoding="utf-8")
-[LOOP] = re.findall(r"^```python\n(# `consumer` as above.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+[LOOP] = re.findall(
+    r"^```python\n(from fencepost import Consumer, Producer, .*?)^```$", PAGE, re.DOTALL | re.MULTILINE
+)
 FOREVER = "while True:"
 ENDS = "while batches or not fault.struck:"
 """A loop that would not read its input again ends, too."""
+ADDRESS, ID = '"localhost:9092"', 'transactional_id="copier-1"'
 
 
 @pytest.mark.parametrize("request_name", ["Produce", "TxnOffsetCommit", "EndTxn"])
@@ -27,21 +29,8 @@ def test_the_loop_of_the_page_repeats_an_aborted_transaction(request_name: str) 
         with fencepost.Producer(broker.address) as orders:
             orders.send_many("orders", inputs)
         fault = broker.faults.when(f"copier sends {request_name}").do("answer TRANSACTION_ABORTABLE")
-        with (
-            fencepost.Consumer(broker.address, group_id="copiers") as consumer,
-            fencepost.Producer(broker.address, transactional_id="copier", client_id="copier") as producer,
-        ):
-            consumer.subscribe(["orders"])
-            producer.init_transactions()
-            names: dict[str, Any] = {
-                "consumer": consumer,
-                "producer": producer,
-                "transform": bytes,
-                "TransactionAborted": fencepost.TransactionAborted,
-                "fault": fault,
-                "batches": [],
-            }
-            assert LOOP.count(FOREVER) == 1
-            exec(LOOP.replace(FOREVER, ENDS), names)
+        assert (LOOP.count(FOREVER), LOOP.count(ADDRESS), LOOP.count(ID)) == (1, 2, 1)
+        here = LOOP.replace(ADDRESS, repr(broker.address)).replace(ID, f'{ID}, client_id="copier"')
+        exec(here.replace(FOREVER, ENDS), {"fault": fault, "batches": []})
         fencepost.assert_committed("out", inputs, broker=broker)
         fencepost.assert_no_open_transactions(broker)
