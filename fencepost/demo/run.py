@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import signal
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import trio
 
 from fencepost.check.directory import check_directory
-from fencepost.check.findings import Severity
+from fencepost.check.findings import Finding, Severity, counted
 from fencepost.cli.interruptions import Stopped
 from fencepost.client.shells.sync import Admin
 from fencepost.demo.histories import count_finished_after_restart, count_states, read_histories
@@ -27,7 +28,7 @@ from fencepost.demo.plan import (
     WorkerTask,
 )
 from fencepost.demo.processes import ChildProcess, ChildProcesses, Demo, DemoBroker, children
-from fencepost.demo.report import ProgressBar
+from fencepost.demo.report import ProgressBar, StoryLog
 from fencepost.demo.stream import MICRO_BATCHES, NO_PAUSE
 from fencepost.journal.disk import DiskStorage
 from fencepost.protocol.errors import FencepostError
@@ -64,12 +65,23 @@ async def perform(demo: Demo) -> None:
         result.committed_transactions = count_states(histories, TransactionState.COMPLETE_COMMIT)
         result.aborted_transactions = count_states(histories, TransactionState.COMPLETE_ABORT)
         found = check_directory(DiskStorage(demo.data, read_only=True)).found
-        problems = [finding for finding in found if finding.severity is Severity.PROBLEM]
-        result.log_problems = len(problems)
-        for problem in problems[:5]:
-            demo.story.tell(f"{problem.file}: {problem.what}")
+        result.log_problems = tell_problems(found, demo.story)
         await verify(demo, reader)
     result.seconds = round(demo.story.seconds, 1)
+
+
+def tell_problems(found: Sequence[Finding], story: StoryLog) -> int:
+    """Print the first problems of a check, and say that there are more; returns how many there are."""
+    problems = [finding for finding in found if finding.severity is Severity.PROBLEM]
+    for problem in problems[:PROBLEMS_SHOWN]:
+        story.tell(f"{problem.file}: {problem.what}")
+    more = len(problems) - PROBLEMS_SHOWN
+    if more > 0:
+        story.tell(
+            f"and {counted(more, 'more problem')}: after a run with --directory DIR, "
+            "`fencepost check DIR/data` lists all of them"
+        )
+    return len(problems)
 
 
 async def run_pipeline(demo: Demo, processes: ChildProcesses, reader: ChildProcess) -> None:
@@ -160,6 +172,7 @@ async def verify(demo: Demo, reader: ChildProcess) -> None:
         setattr(demo.result, name, value)
 
 
+PROBLEMS_SHOWN = 5
 REPLACEMENT_ROUNDS = 2  # the replacement of a frozen worker commits this many before the worker is thawed
 ZOMBIE_ROUNDS = 3  # a thawed worker stops after this many, in case it is not fenced
 UNPLANNED_ENDS_MAX = 20

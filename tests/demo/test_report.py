@@ -8,7 +8,9 @@ import attrs
 import pytest
 from rich.console import Console
 
-from fencepost.demo.report import DemoResult
+from fencepost.check.findings import Finding, Severity
+from fencepost.demo.report import DemoResult, StoryLog
+from fencepost.demo.run import tell_problems
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,19 @@ def test_the_table_names_the_isolation_that_was_read_under(broken: str | None, l
     with console.capture() as said:
         console.print(DemoResult(**counts).to_table())
     assert label in said.get()
+
+
+@pytest.mark.parametrize(
+    ("count", "more"), [(0, ""), (5, ""), (6, "and 1 more problem: "), (17, "and 12 more problems: ")]
+)
+def test_problems_that_are_not_shown_are_counted(
+    count: int, more: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = Finding(
+        severity=Severity.PROBLEM, file="t-0/0.log", offset=None, what="a gap", means="records are missing"
+    )
+    note = attrs.evolve(problem, severity=Severity.NOTE)
+    assert tell_problems([note, *[problem] * count], StoryLog()) == count
+    said = capsys.readouterr().out
+    assert said.count("t-0/0.log: a gap\n") == min(count, 5)
+    assert (more in said) if more else ("more" not in said)
