@@ -286,7 +286,8 @@ COMMANDS: Final = {
         contradict the coordinator or each other, transactions that hang or are overdue, a last stable offset
         that does not move, and damage. With --acks it also finds acknowledged records that are missing; with
         --input, --output and --by it compares the input topic of an application with its output topic. The
-        exit code is 1 if it finds a problem. It needs PySpark and Java: pip install 'fencepost[spark,java]'.
+        exit code is 1 if it finds a problem. It needs PySpark and Java: pip install 'fencepost[spark,java]'
+        adds them.
         """,
         place="fencepost.cli.audit:audit",
         examples=(
@@ -300,7 +301,7 @@ COMMANDS: Final = {
 
         Each export adds a directory with the records committed since the last one; manifest.json, next to the
         directories, lists the offsets. If an export is killed, the next one repeats it. It needs PySpark
-        and Java: pip install 'fencepost[spark,java]'.
+        and Java: pip install 'fencepost[spark,java]' adds them.
         """,
         place="fencepost.cli.export:export",
         examples=("fencepost export ./data ./lake --to parquet --topic orders",),
@@ -377,7 +378,7 @@ COMMANDS: Final = {
         The page has the bundled scenarios with their lessons, and an editor for others. A click on a message,
         a node or a client adds a fault, and the scenario runs again.
         The server listens on the loopback interface only. The command needs Starlette and Hypercorn:
-        pip install 'fencepost[lab]'.
+        pip install 'fencepost[lab]' adds them.
         """,
         place="fencepost.cli.lab:lab",
         examples=("fencepost lab", "fencepost lab --port 0 --no-browser"),

@@ -85,10 +85,12 @@ def lab(
     """
     for package in ("starlette", "hypercorn"):
         if find_spec(package) is None:
+            from fencepost.spark_bridge.session import adding
+
             raise WrongUsage(
                 f"the lab needs the package {package}",
-                then="pip install 'fencepost[lab]'; without it, `fencepost run NAME --html FILE` writes the "
-                "page of one run",
+                then=f"{adding('lab')}; without it, `fencepost run NAME --html FILE` writes the page of one "
+                "run",
             )
     import trio
 

@@ -53,14 +53,23 @@ SHORT_RUN: Final = {
 }
 
 
+def adding(extras: str) -> str:
+    """How to add extras to this installation. pip takes them from the installed package, which may come from
+    an index or from a clone.
+    """
+    return (
+        f"`{sys.executable} -m pip install 'fencepost[{extras}]'` adds what is missing to this installation"
+    )
+
+
 def require_spark() -> None:
     """Raises SparkMissing if PySpark is not installed."""
     try:
         import_module("pyspark")
     except ImportError as problem:
         raise SparkMissing(
-            f"PySpark is not installed: run `pip install 'fencepost[spark,java]'`, or without java if Java "
-            f"{OLDEST_JAVA} or newer is installed"
+            f"PySpark is not installed: {adding('spark,java')}; leave out java if Java {OLDEST_JAVA} or "
+            "newer is installed"
         ) from problem
 
 
@@ -175,7 +184,7 @@ def use_java() -> Path:
     if home is None:
         raise NoJava(
             f"Spark needs Java {OLDEST_JAVA} or newer and found none: set JAVA_HOME, put `java` on the PATH, "
-            "or run `pip install 'fencepost[java]'`"
+            f"or add one: {adding('java')}"
         )
     os.environ["JAVA_HOME"] = str(home)
     return home

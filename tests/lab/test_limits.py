@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from socket import create_server
@@ -252,7 +253,7 @@ def test_without_its_packages_the_command_says_what_to_install(
     assert run(["lab", "--no-browser"]) == 2
     said = capsys.readouterr().err
     assert "the lab needs the package hypercorn" in said
-    assert "pip install 'fencepost[lab]'" in said
+    assert f"`{sys.executable} -m pip install 'fencepost[lab]'` adds what is missing" in said
 
 
 @pytest.fixture
