@@ -61,6 +61,12 @@ TOKEN_BYTES: Final = 24
 CONNECTIONS_MAX: Final = 64
 SEARCH_DIGITS_MAX: Final = 9
 POLICY_VIOLATION: Final = 1008  # RFC 6455: nothing here speaks over a websocket
+TOKEN_HEADER: Final = "X-Fencepost-Token"
+NO_TOKEN: Final = "the token is missing: open the address that `fencepost lab` printed"
+NO_TOKEN_HEADER: Final = (
+    f"the header {TOKEN_HEADER} is missing: send in it, and not in the address of the request, the token that "
+    "stands at the end of the address that `fencepost lab` printed"
+)
 HEADERS: Final = {
     "cache-control": "no-store",
     "content-security-policy": "frame-ancestors 'none'",
@@ -119,7 +125,7 @@ class Guard:
         headers = request.headers
         hosts = {f"{name}:{self.port}" for name in (LOOPBACK, "localhost")}
         if headers.get("host") not in hosts:
-            return 403, "this is not the host of the lab"
+            return 403, "this is not the host of the lab: open the address that `fencepost lab` printed"
         origin = headers.get("origin")
         if origin is not None and origin not in {f"http://{host}" for host in hosts}:
             return 403, "another page may not ask the lab"
@@ -127,7 +133,7 @@ class Guard:
             return 403, "another page may not ask the lab"
         token = self._token(request)
         if token is None:
-            return 401, "the token is missing: open the address that `fencepost lab` printed"
+            return 401, NO_TOKEN if request.url.path == "/" else NO_TOKEN_HEADER
         if not secrets.compare_digest(token.encode(), self.token.encode()):
             return 403, "the token is of another lab: open the address that `fencepost lab` printed"
         return None
@@ -137,7 +143,7 @@ class Guard:
         if path == "/":
             return request.query_params.get("token")
         first, rest, _ = path.removeprefix("/").partition("/static/")
-        return first if rest else request.headers.get("x-fencepost-token")
+        return first if rest else request.headers.get(TOKEN_HEADER)
 
 
 def _limited(receive: Receive) -> Receive:

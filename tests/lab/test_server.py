@@ -7,6 +7,7 @@ from socket import create_connection
 
 import pytest
 
+from fencepost.lab.server import NO_TOKEN, NO_TOKEN_HEADER, TOKEN_HEADER
 from tests.lab.lab_process import PATIENCE_S, LabProcess, lab
 
 
@@ -50,6 +51,14 @@ def test_nobody_else_is_answered(
     assert refused.status == status
     assert page.token.encode() not in refused.body
     assert refused.error
+
+
+def test_a_program_learns_where_the_token_belongs(page: LabProcess) -> None:
+    headers = {"x-fencepost-token": None}
+    assert page.ask("/", headers=headers).error == NO_TOKEN
+    for path in (f"/api/scenarios?token={page.token}", "/api/scenarios"):
+        assert page.ask(path, headers=headers).error == NO_TOKEN_HEADER
+    assert page.ask("/api/vocabulary", headers={TOKEN_HEADER: page.token, **headers}).status == 200
 
 
 def test_the_page_itself_is_answered(page: LabProcess) -> None:
