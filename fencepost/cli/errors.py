@@ -12,9 +12,11 @@ import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from fencepost.cli.interruptions import Stopped
+from fencepost.cli.likely_paths import did_you_mean
 from fencepost.client.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
@@ -27,6 +29,7 @@ from fencepost.client.errors import (
     UnknownTopic,
 )
 from fencepost.client.metadata import NOT_A_BROKER
+from fencepost.journal.storage import NotADataDirectory
 from fencepost.protocol.errors import ErrorCode, FencepostError, Unusable
 from fencepost.protocol.terms import ID_LENGTH_MAX, escaped
 
@@ -141,8 +144,7 @@ def report(problem: Exception) -> int:
         case CorruptRecords():
             what, then = problem.because, f"{ADVICE[ErrorCode.KAFKA_STORAGE_ERROR]}; --from skips the damage"
         case UnknownTopic():
-            what = problem.because
-            then = CREATE_THE_TOPIC
+            what, then = problem.because, CREATE_THE_TOPIC
         case AuthenticationFailed():
             what, then, code = problem.because, CHECK_THE_LOGIN, NO_BROKER
         case AuthorizationFailed():
@@ -154,6 +156,8 @@ def report(problem: Exception) -> int:
             what, then = REQUEST_NAME.sub("", problem.because), ADVICE.get(problem.error, "")
         case ConnectionError() if problem.filename is None:  # with a name, it is a pipe that is closed
             what, then, code = str(problem), START_A_BROKER, NO_BROKER
+        case NotADataDirectory(location=str() as location):
+            what, then, code = str(problem), did_you_mean(Path(location)), WRONG_USAGE
         case Unusable():
             what, code = str(problem), WRONG_USAGE
         case OSError() if problem.filename is not None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.cli.files import refuse_uri
+from fencepost.cli.likely_paths import did_you_mean
 from fencepost.journal.data_directory import META_FILE
 from fencepost.journal.segments import LOG, parse_file_name
 from fencepost.journal.storage import parse_directory_name
@@ -91,7 +92,7 @@ def check_is_log(path: Path) -> None:
     if not path.exists():
         raise WrongUsage(
             f"no such file or directory: {path}",
-            then="give an existing data directory, partition directory or log file",
+            then=_instead_of(path) or "give a data directory, partition directory or log file",
         )
     if not path.is_dir() and not path.is_file():
         raise WrongUsage(
@@ -99,13 +100,19 @@ def check_is_log(path: Path) -> None:
             then="give a data directory, partition directory or log file",
         )
     if path.is_dir() and not holds_log(path):
-        inside = path / "data"  # its name in the documentation, and in the directory of `fencepost demo`
         raise WrongUsage(
             f"{path} is not a data directory: it has no partition directory (TOPIC-NUMBER) with .log files",
-            then=f"did you mean {inside}?"
-            if inside.is_dir() and holds_log(inside)
-            else "give the directory that `fencepost serve DIR` was started with",
+            then=did_you_mean(path) or "give the directory that `fencepost serve DIR` was started with",
         )
+
+
+def _instead_of(path: Path) -> str:
+    """What may be meant by a path that does not exist: a topic of a data directory, or a file that is gone."""
+    parent = path.parent
+    partitions = partition_directories(parent) if parent.is_dir() else []
+    if any(partition.topic == path.name for partition, _ in partitions):
+        return f"did you mean {parent} --topic {path.name}?"
+    return f"did you mean {parent}?" if partition_of(parent) and parent.is_dir() else did_you_mean(path)
 
 
 def holds_log(directory: Path) -> bool:

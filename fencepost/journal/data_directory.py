@@ -329,7 +329,8 @@ def check_data_directory(storage: StorageReader) -> str:
     if cluster_id is None:
         raise NotADataDirectory(
             f"{storage.location} is not a data directory (it has no {META_FILE}): give the directory that "
-            "`fencepost serve` was started with, not a parent or a subdirectory"
+            "`fencepost serve` was started with, not a parent or a subdirectory",
+            location=storage.location,
         )
     return cluster_id
 
@@ -359,7 +360,8 @@ def _refuse_strangers(storage: Storage) -> None:
         raise NotADataDirectory(
             f"{storage.location} holds other files ({strangers[0]}) and no {META_FILE}, so it is not a data "
             "directory: give an empty or a new directory, or the data directory itself, not a parent or a "
-            "subdirectory"
+            "subdirectory",
+            location=storage.location,
         )
 
 

@@ -37,23 +37,27 @@ BLOCK_BYTES: Final = 4_096
 SYNC_THREADS: Final = 16  # with more, few more syncs would be shared, and each thread may open a file
 
 
+GIVE_THE_RIGHTS: Final = "give the user of this process the right to read and write it"
+ELSEWHERE: Final = "choose another directory"
 INSTEAD: Final = ", or use another directory"
 MOVE: Final = "move what is there out of the data directory, or restore it from a copy"
 
 
 @contextmanager
-def _reported(doing: str, *, blocked: str = MOVE) -> Generator[None]:
-    """Says what failed, and what to do about it: `blocked` if something else has the place of the file."""
+def _reported(doing: str, *, blocked: str = MOVE, then: str = "") -> Generator[None]:
+    """Says what failed, and what to do about it: `blocked` if something else has the place of the file,
+    `then` after an error that neither a permission nor another file causes.
+    """
     try:
         yield
     except OSError as error:
         problem = f"cannot {doing}: {error.strerror or error}"
+        otherwise = f"{problem}; {then}" if then else problem
         match error:
             case FileNotFoundError():
-                raise MissingFile(problem) from error
+                raise MissingFile(otherwise) from error
             case PermissionError():
-                then = "give the user of this process the right to read and write it"
-                raise NoAccess(f"{problem}; {then}") from error
+                raise NoAccess(f"{problem}; {GIVE_THE_RIGHTS}") from error
             case (
                 NotADirectoryError()
                 | IsADirectoryError()
@@ -62,7 +66,7 @@ def _reported(doing: str, *, blocked: str = MOVE) -> Generator[None]:
             ):
                 raise NoAccess(f"{problem}; {blocked}") from error
             case _:
-                raise StorageError(problem) from error
+                raise StorageError(otherwise) from error
 
 
 def _open_file(path: str, flags: int) -> int:
@@ -260,13 +264,13 @@ class DiskStorage:
         """Create the directory if it is missing, and lock it. The lock belongs to this object, even within
         one process.
         """
-        blocked = "move what is in its place, or choose another directory"
-        with _reported(f"create the data directory {self.location}", blocked=blocked):
+        blocked = f"move what is in its place, or {ELSEWHERE}"
+        with _reported(f"create the data directory {self.location}", blocked=blocked, then=ELSEWHERE):
             os.makedirs(self.location, exist_ok=True)
         try:
             if not self._locks:
                 self._lock_directory(fcntl.LOCK_EX, instead=INSTEAD)
-            with _reported(f"write to the data directory {self.location}"):
+            with _reported(f"write to the data directory {self.location}", then=ELSEWHERE):
                 descriptor = _open_file(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT)
             self._lock(descriptor, fcntl.LOCK_EX, instead=INSTEAD)
         except BaseException:
@@ -369,7 +373,8 @@ class DiskStorage:
             if self.exists()
             else f"there is no directory {self.location or repr(self.location)}"
         )
-        return NotADataDirectory(f"{problem}: give the directory that a broker was started with")
+        what = f"{problem}: give the directory that a broker was started with"
+        return NotADataDirectory(what, location=self.location)
 
     def files(self, directory: str) -> dict[str, int]:
         with _reported(f"list {self._path(directory)}"):

@@ -148,7 +148,8 @@ def _checked_is_kafka(storage: StorageReader) -> bool:
     if META_FILE not in names and PROPERTIES_FILE not in names:
         raise NotADataDirectory(
             f"{storage.location} is not a data directory (it has neither {META_FILE} nor {PROPERTIES_FILE}): "
-            "give the directory that a broker was started with, not a parent or a subdirectory"
+            "give the directory that a broker was started with, not a parent or a subdirectory",
+            location=storage.location,
         )
     return _names_kafka(names)
 

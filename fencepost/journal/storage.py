@@ -99,7 +99,13 @@ class DirectoryInUse(StorageError):
 
 
 class NotADataDirectory(StorageError, Unusable):
-    """The directory is not a Fencepost data directory, or has another format; the message says what to do."""
+    """The directory is not a Fencepost data directory, or has another format; the message says what to do.
+    `location`: the path of the directory, if the right one may be near it.
+    """
+
+    def __init__(self, what: str, *, location: str | None = None) -> None:
+        super().__init__(what)
+        self.location = location
 
 
 class ReadableFile(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,32 @@ def test_there_is_nothing_to_check(tmp_path: Path, data: Path, capsys: Output) -
         assert run(["check", *arguments]) == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_right_directory_may_be_near(
+    tmp_path: Path, data: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parent of it, and what lies in it, by relative and by absolute paths."""
+    assert data == tmp_path / "data"
+    monkeypatch.chdir(tmp_path)
+    right = {
+        "data/payments-0": "data",
+        "data/nosuch": "data",
+        str(data / "payments-0"): str(data),
+        ".": "data",
+    }
+    for command in ("check", "repair"):
+        for given, meant in right.items():
+            capsys.readouterr()
+            assert run([command, given]) == 2
+            assert capsys.readouterr().err.endswith(f"\n  did you mean {meant}?\n"), given
+    assert run(["serve", "data/payments-0", "--port", "0"]) == 2
+    assert capsys.readouterr().err.endswith("\n  did you mean data?\n")
+    shutil.copytree(data, tmp_path / "copy")
+    for place, meant in ((data / "payments-0", str(data)), (tmp_path, "copy or data")):
+        monkeypatch.chdir(place)
+        assert run(["check", "."]) == 2
+        assert capsys.readouterr().err.endswith(f"\n  did you mean {meant}?\n")
 
 
 def test_a_directory_in_use_is_left_alone(data: Path, capsys: Output) -> None:

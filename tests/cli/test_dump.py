@@ -130,7 +130,10 @@ def test_damage_is_told(tmp_path: Path, capsys: Output) -> None:
         ("empty", "is not a data directory"),
         ("stranger", "is not a data directory"),
         ("notes.txt", "is not a log file"),
-        ("parent", "parent/data?"),
+        ("parent", "parent/data?\n"),
+        ("parent/data/orders", "parent/data --topic orders?\n"),
+        ("parent/data/orders-1", "parent/data?\n"),
+        ("parent/data/orders-0/1.log", "parent/data/orders-0?\n"),
     ],
 )
 def test_what_is_no_log_is_refused_with_advice(tmp_path: Path, capsys: Output, name: str, what: str) -> None:
@@ -138,6 +141,7 @@ def test_what_is_no_log_is_refused_with_advice(tmp_path: Path, capsys: Output, n
     (tmp_path / "stranger" / "polkit-1").mkdir(parents=True)
     (tmp_path / "notes.txt").write_text("no log")
     write_partition(tmp_path / "parent" / "data", "orders-0", [data_batch([b"one"], epoch=0)])
+    (tmp_path / "parent" / "data" / "meta.json").touch()
     assert run(["dump", str(tmp_path / name)]) == 2
     said = capsys.readouterr()
     assert what in said.err

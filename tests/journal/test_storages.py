@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.journal.disk import RESERVE_BYTES, DiskStorage
+from fencepost.journal.disk import ELSEWHERE, RESERVE_BYTES, DiskStorage
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.simulated import APPEND, SYNC, SimulatedStorage
 from fencepost.journal.storage import DirectoryInUse, NoAccess, Storage, StorageError, StorageFile, claimed
@@ -436,6 +436,24 @@ def test_a_path_through_a_file_is_no_data_directory(tmp_path: Path) -> None:
     said = refused(DiskStorage(tmp_path / "file" / "data").lock)
     assert "cannot create the data directory" in said
     assert said.endswith("Not a directory; move what is in its place, or choose another directory")
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG])
+def test_where_no_directory_can_be_made_the_next_step_is_another_one(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as /proc, or a disk that is mounted read-only."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "makedirs", fails)
+    said = refused(DiskStorage(tmp_path / "data").lock)
+    assert said == f"cannot create the data directory {tmp_path}/data: {os.strerror(number)}; {ELSEWHERE}"
+    monkeypatch.undo()
+    monkeypatch.setattr("fencepost.journal.disk._open_file", fails)
+    said = refused(DiskStorage(tmp_path / "data").lock)
+    assert said == f"cannot write to the data directory {tmp_path}/data: {os.strerror(number)}; {ELSEWHERE}"
 
 
 @pytest.mark.parametrize(
