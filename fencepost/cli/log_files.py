@@ -107,7 +107,7 @@ def check_is_log(path: Path) -> None:
 
 
 def _instead_of(path: Path) -> str:
-    """What may be meant by a path that does not exist: a topic of a data directory, or a file that is gone."""
+    """What a path that does not exist may mean: a topic of a data directory, or a file that is gone."""
     parent = path.parent
     partitions = partition_directories(parent) if parent.is_dir() else []
     if any(partition.topic == path.name for partition, _ in partitions):

@@ -64,8 +64,8 @@ POLICY_VIOLATION: Final = 1008  # RFC 6455: nothing here speaks over a websocket
 TOKEN_HEADER: Final = "X-Fencepost-Token"
 NO_TOKEN: Final = "the token is missing: open the address that `fencepost lab` printed"
 NO_TOKEN_HEADER: Final = (
-    f"the token is missing: send it in the header {TOKEN_HEADER}; only the page takes it from its address, which "
-    "`fencepost lab` printed"
+    f"the token is missing: send it in the header {TOKEN_HEADER}; only the page takes it from its address, "
+    "which `fencepost lab` printed"
 )
 HEADERS: Final = {
     "cache-control": "no-store",

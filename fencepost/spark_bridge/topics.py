@@ -46,11 +46,14 @@ def missing_from(existing: Sequence[TopicPartition], options: ReadOptions) -> li
 
 
 def _there_are(existing: Sequence[TopicPartition], options: ReadOptions) -> str:
-    """What one may name instead: the partitions of the assigned topics, or the topics if none has any."""
+    """What one may name instead: the partitions of the assigned topics, or the topics that programs write to
+    if none has any.
+    """
     assigned = {partition.topic for partition in options.assign or ()}
     if partitions := [str(partition) for partition in existing if partition.topic in assigned]:
         return f"the partitions there are {', '.join(partitions)}"
-    return f"its topics are {', '.join(sorted({partition.topic for partition in existing})) or 'none yet'}"
+    topics = sorted({partition.topic for partition in existing} - INTERNAL_TOPICS)
+    return f"its topics are {', '.join(topics)}" if topics else "it has no topics yet"
 
 
 def _matching(existing: Iterable[TopicPartition], pattern: str) -> list[TopicPartition]:

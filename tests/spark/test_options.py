@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 import pytest
 
-from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, IsolationLevel, TopicPartition
 from fencepost.spark_bridge.option_values import UnusableOption
 from fencepost.spark_bridge.options import ReadOptions, Timestamps, check_batch, check_stream, parse_options
 from fencepost.spark_bridge.task_sizes import TaskSizes
@@ -198,15 +198,21 @@ def test_partitions_are_chosen(option: str, value: str, chosen: list[str]) -> No
 @pytest.mark.parametrize(
     ("option", "value", "hint"),
     [
-        ("subscribe", "a,c,d", "/data does not hold c, d; its topics are __transaction_state, a, a-b, b"),
+        ("subscribe", "a,c,d", "/data does not hold c, d; its topics are a, a-b, b"),
         ("assign", '{"b":[1,2]}', "does not hold b-2; the partitions there are b-0, b-1"),
-        ("assign", '{"x":[0]}', "does not hold x-0; its topics are __transaction_state, a, a-b, b"),
+        ("assign", '{"x":[0]}', "does not hold x-0; its topics are a, a-b, b"),
     ],
 )
 def test_what_does_not_exist_is_named(option: str, value: str, hint: str) -> None:
     with pytest.raises(UnusableOption) as refused:
         choose_partitions(EXISTING, parse_options({"path": "/data", option: value}), "/data")
     assert hint in str(refused.value)
+
+
+def test_internal_topics_are_not_offered() -> None:
+    existing = [TopicPartition(CLUSTER_METADATA_TOPIC, 0)]
+    with pytest.raises(UnusableOption, match=r"^/data does not hold a; it has no topics yet$"):
+        choose_partitions(existing, parse_options({"path": "/data", "subscribe": "a"}), "/data")
 
 
 def test_a_pattern_that_is_none() -> None:
