@@ -193,7 +193,9 @@ class AdminCalls(RequestCalls):
         yield from self.ask(m.IncrementalAlterConfigs(topics=(wanted,), validate_only=False), CONTROLLER)
 
     def describe_broker_configs(self, broker_id: NodeId) -> CallScript[list[m.DescribedConfig]]:
-        """The settings of the broker `broker_id` that have a name in Kafka."""
+        """The settings of the broker `broker_id` that have a name in Kafka. RequestFailed if it is not
+        running.
+        """
         request = m.DescribeConfigs(topics=(), node_id=broker_id)
         return list((yield from self.ask(request, BrokerAt(broker_id))).node)
 
@@ -203,7 +205,10 @@ class AdminCalls(RequestCalls):
         return [node.node_id for node in reply.nodes]
 
     def broker_status(self, broker_id: NodeId | None = None) -> CallScript[m.BrokerStatusReply]:
-        """The health of a broker, and its counters since it started. `broker_id`: by default any broker."""
+        """The health of a broker, and its counters since it started.
+
+        `broker_id`: by default any broker. RequestFailed if this one is not running.
+        """
         target = ANY_NODE if broker_id is None else BrokerAt(broker_id)
         return (yield from self.ask(m.BrokerStatus(), target))
 

@@ -51,8 +51,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from fencepost.client.effects import CallAnswered, Effect, TransactionCall
 from fencepost.client.errors import Failure
 from fencepost.client.requests import RequestMachine
-from fencepost.client.retries import Target
-from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS
+from fencepost.client.retries import BrokerAt, Target
+from fencepost.client.settings import UNKNOWN_PATIENCE_MS
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import TopicPartition
 
@@ -131,8 +131,9 @@ class RequestCalls:
         return answer.reply
 
     def ask_each(self, requests: Iterable[tuple[Request, Target]]) -> CallScript[list[CallAnswered]]:
-        """The answers, in this order. All requests are sent at once, and none waits for another. UnknownTopic
-        answers for a partition that still does not exist after UNKNOWN_TOPIC_PATIENCE_MS.
+        """The answers, in this order. All requests are sent at once, and none waits for another. For a
+        partition or a broker that still does not exist after UNKNOWN_PATIENCE_MS, UnknownTopic or
+        RequestFailed answers.
         """
         calls, answers, driver = self._machine.calls, self._driver.answers, self._driver
         began, since = driver.now, calls.cluster.asked
@@ -144,14 +145,15 @@ class RequestCalls:
         def is_settled(number: int, target: Target) -> bool:
             if number in answers:
                 return True
-            is_patient = driver.now - began < UNKNOWN_TOPIC_PATIENCE_MS
+            is_patient = driver.now - began < UNKNOWN_PATIENCE_MS
             is_denied = not is_patient and calls.denied(target) is not None
             return is_denied and calls.cluster.is_newer_than(since)
 
         try:
             self._wake()
             for number, target in numbers.items():
-                news = ANYTHING if isinstance(target, TopicPartition) else ("answer", number)
+                may_be_denied = isinstance(target, TopicPartition | BrokerAt)
+                news = ANYTHING if may_be_denied else ("answer", number)
                 yield Wait(partial(is_settled, number, target), news)
                 if number not in answers:
                     # Now, because the partition may be created while the other answers are awaited.

@@ -26,7 +26,7 @@ from fencepost.client.errors import AUTHORIZATION_ERRORS, UnknownTopic, unknown_
 from fencepost.client.group_member import GroupMember
 from fencepost.client.reading import Reading
 from fencepost.client.retries import PendingCalls
-from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS
+from fencepost.client.settings import UNKNOWN_PATIENCE_MS
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.terms import TopicPartition
 
@@ -76,7 +76,7 @@ class ConsumerProblems:
                 continue
             if error is None:  # a topic's error is asked for again anyway
                 cluster.is_stale = True
-            lasts = self._lasts("missing", reading.partition, now, UNKNOWN_TOPIC_PATIENCE_MS)
+            lasts = self._lasts("missing", reading.partition, now, UNKNOWN_PATIENCE_MS)
             if reading.problem is None and (lasts or error in AUTHORIZATION_ERRORS):
                 if error is not None:
                     reading.problem = unknown_topic(topic, error)
@@ -95,7 +95,7 @@ class ConsumerProblems:
                 continue
             may_pass = error.remedy in (Remedy.RETRY, Remedy.REFRESH)
             what = f"{topic}: {error.name}"  # another error is another problem: poll() may raise it
-            if not self._lasts("unreadable", what, now, UNKNOWN_TOPIC_PATIENCE_MS if may_pass else 0):
+            if not self._lasts("unreadable", what, now, UNKNOWN_PATIENCE_MS if may_pass else 0):
                 continue
             failure = unknown_topic(topic, error)
             if may_pass:

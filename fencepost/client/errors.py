@@ -12,6 +12,7 @@ a failure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 import attrs
@@ -240,6 +241,13 @@ def unknown_partition(partition: TopicPartition, count: int) -> Failure:
     topic, number = partition
     existing = partitions_in_words(count)
     return Failure(UnknownTopic, because=f"topic {topic!r} has {existing}; there is no partition {number}")
+
+
+def unknown_broker(broker_id: int, running: Iterable[int]) -> Failure:
+    """The failure of a call to a broker that is not among the running ones."""
+    others = ", ".join(map(str, sorted(running)))
+    because = f"broker {broker_id} is not running; the running brokers are: {others}"
+    return Failure(RequestFailed, because=because)
 
 
 def partitions_in_words(count: int) -> str:

@@ -33,7 +33,7 @@ from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetad
 from fencepost.client.metadata import MetadataNumber
 from fencepost.client.network import ROOM
 from fencepost.client.producer import ProducerMachine
-from fencepost.client.settings import ABORT_GRACE_MS, CLOSE_TIMEOUT_MS, UNKNOWN_TOPIC_PATIENCE_MS
+from fencepost.client.settings import ABORT_GRACE_MS, CLOSE_TIMEOUT_MS, UNKNOWN_PATIENCE_MS
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
 
@@ -97,7 +97,7 @@ class ProducerCalls:
         self, topic: str, attempt: Callable[[int], ResultT | None], timeout_ms: float | None = None
     ) -> CallScript[ResultT]:
         """Repeats `attempt` until it succeeds. BufferFull or RequestTimeout at the deadline; UnknownTopic if
-        the topic is still unknown after UNKNOWN_TOPIC_PATIENCE_MS.
+        the topic is still unknown after UNKNOWN_PATIENCE_MS.
         """
         driver, machine = self._driver, self._machine
         deadline: float | None = None
@@ -117,7 +117,7 @@ class ProducerCalls:
                 deadline = now + timeout_ms
                 # A topic may be about to be created, so its error is raised only if it lasts. Without a limit
                 # the caller waits until the topic exists.
-                patience_ends = inf if timeout_ms == inf else now + UNKNOWN_TOPIC_PATIENCE_MS
+                patience_ends = inf if timeout_ms == inf else now + UNKNOWN_PATIENCE_MS
             error = machine.cluster.topic_errors.get(topic)
             if error is not None and now >= patience_ends:
                 raise unknown_topic(topic, error).exception()

@@ -48,6 +48,7 @@ from fencepost.client.errors import (
     RequestFailed,
     RequestTimeout,
     refused,
+    unknown_broker,
     unknown_partition,
     unknown_topic,
 )
@@ -342,17 +343,18 @@ class PendingCalls:
 
     def _missing(self, target: Target) -> str | None:
         """Why no node is known that can answer, as far as metadata says."""
-        cluster = self.cluster
-        if isinstance(target, BrokerAt):
-            running = ", ".join(map(str, sorted(cluster.nodes)))
-            return f"broker {target.broker_id} is not running; the running brokers are: {running}"
-        if not isinstance(target, TopicPartition):
-            return None
         denied = self.denied(target)
-        return f"partition {target} has no leader" if denied is None else denied.because
+        if denied is not None:
+            return denied.because
+        return f"partition {target} has no leader" if isinstance(target, TopicPartition) else None
 
     def denied(self, target: Target) -> Failure | None:
-        """The failure of a partition that does not exist, as far as metadata says."""
+        """The failure of a partition or a broker that does not exist, as far as metadata says."""
+        if isinstance(target, BrokerAt):
+            nodes = self.cluster.nodes
+            return (
+                unknown_broker(target.broker_id, nodes) if nodes and target.broker_id not in nodes else None
+            )
         if not isinstance(target, TopicPartition):
             return None
         error = self.cluster.topic_errors.get(target.topic)
