@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from fencepost.broker import expiration, limits, status
-from fencepost.broker.cluster import configs, describe, follower
+from fencepost.broker.cluster import describe, describe_configs, follower
 from fencepost.broker.cluster import handlers as cluster_handlers
 from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller
 from fencepost.broker.contract import (
@@ -117,7 +117,7 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     m.SaslAuthenticate: describe.refuse_sasl,
     m.DescribeAcls: describe.refuse_acls,
     m.CreateTopics: cluster_handlers.create_topics,
-    m.DescribeConfigs: configs.describe_configs,
+    m.DescribeConfigs: describe_configs.describe_configs,
     m.IncrementalAlterConfigs: cluster_handlers.alter_configs,
     m.CreatePartitions: cluster_handlers.create_partitions,
     m.DeleteRecords: delete_records.delete_records,

@@ -62,6 +62,7 @@ import attrs
 
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller
+from fencepost.broker.config_sources import topic_configs
 from fencepost.broker.contract import (
     Answered,
     Append,
@@ -84,7 +85,6 @@ from fencepost.broker.contract import (
     StorageFailed,
     WakeMe,
 )
-from fencepost.broker.described_configs import topic_configs
 from fencepost.broker.groups import state as groups
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.leader_log import (

@@ -315,7 +315,7 @@ def test_the_settings_of_all_topics_fit_into_a_snapshot_of_the_metadata(
 ) -> None:
     story = Story(topics={"orders": 1, "others": 1})
     few = limits.CLUSTER_CONFIGS._replace(value=1_000)
-    monkeypatch.setattr("fencepost.broker.cluster.topic_configs.CLUSTER_CONFIGS", few)
+    monkeypatch.setattr("fencepost.broker.cluster.config_changes.CLUSTER_CONFIGS", few)
 
     def error_of(topic: str, value: str | None) -> ErrorCode:
         reply = story.ask(set_config(topic, value))

@@ -7,8 +7,8 @@ Rule: every grant is a record first, and nodes learn of it only from the log (cl
 # Theory of operation (Kafka: QuorumController, ReplicationControlManager, ClusterControlManager)
 #
 # The state of the cluster is the sum of the records in this log; this file has the state, and `apply` for the
-# records. Each request is decided in topics.py, topic_configs.py or elections.py (AllocateProducerIds: here),
-# and becomes one batch. Once that is durable, each node does its part:
+# records. Each request is decided in topics.py, config_changes.py or elections.py (AllocateProducerIds:
+# here), and becomes one batch. Once that is durable, each node does its part:
 #
 #     request                    records                                what a node then does
 #     BrokerRegistration         BrokerRegistered, LeaderChanged ...    leads its partitions under new epochs

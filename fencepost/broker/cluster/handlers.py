@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.cluster import controller, elections, topic_configs, topics
+from fencepost.broker.cluster import config_changes, controller, elections, topics
 from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
 from fencepost.broker.contract import (
     Assign,
@@ -55,7 +55,7 @@ def create_partitions(node: Node, request: m.CreatePartitions, to: ReplyTo, now:
 def alter_configs(node: Node, request: m.IncrementalAlterConfigs, to: ReplyTo, now: int) -> None:
     """IncrementalAlterConfigs."""
     if (log := _controllers_log(node, to)) is not None:
-        _write(node, log, topic_configs.alter_configs(node.cluster, request, to=to), now)
+        _write(node, log, config_changes.alter_configs(node.cluster, request, to=to), now)
 
 
 def elect_preferred_leaders(node: Node, request: m.ElectLeaders, to: ReplyTo, now: int) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import attrs
 
+from fencepost.broker.cluster.config_changes import config_problem, conflict_of, too_large_configs
 from fencepost.broker.cluster.controller import ClusterDecision, Controller
 from fencepost.broker.cluster.elections import replicas_problem
 from fencepost.broker.cluster.per_topic import NAMED_TWICE, each_topic, result_for
-from fencepost.broker.cluster.topic_configs import config_problem, conflict_of, too_large_configs
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.limits import CLUSTER_PARTITIONS, REQUEST_PARTITIONS, exceeded
 from fencepost.protocol import messages as m

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.config_sources import node_configs, topic_configs
 from fencepost.broker.contract import Refused, Reply, ReplyTo
-from fencepost.broker.described_configs import node_configs, topic_configs
 from fencepost.broker.node import Node
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode

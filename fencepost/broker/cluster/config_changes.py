@@ -1,4 +1,4 @@
-"""Decisions about the settings of topics (ConfigurationControlManager).
+"""Decisions about the settings of topics, of changed ones and of new ones (ConfigurationControlManager).
 
 Rule: what is written is what the topic has from then on, not the change that was requested.
 """
