@@ -175,7 +175,10 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
         return f"{' '.join(chain)} has too many arguments: {extra} (quote an argument that contains spaces)"
     unknown = arguments[len(chain)] if isinstance(problem, UnknownCommandError) else ""
     if unknown.startswith("-"):
-        if meant := get_close_matches(unknown, WITHOUT_COMMAND, 1, 0.75):
+        meant = get_close_matches(unknown, WITHOUT_COMMAND, 1, 0.75)
+        if unknown in WITHOUT_COMMAND:
+            return f"{unknown} is given before a word that is not a command"
+        if meant:
             return f"{unknown} is not an option of fencepost; did you mean {meant[0]}?"
         if " ".join((*chain, name := unknown.lstrip("-"))) in COMMANDS:  # as with kafka-topics.sh
             return f"{name} is a command, not an option; write it without dashes"
@@ -183,7 +186,8 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
     if isinstance(problem, UnknownCommandError):
         if instead := instead_of(unknown).in_command:
             return f"there is no command {unknown}: {instead}"
-        if meant := [words for words in COMMANDS if words.endswith(f" {unknown}")]:
+        meant = [words for words in COMMANDS if words.endswith(f" {unknown}")]
+        if meant and not chain:  # in a group, its own commands are meant
             return f"there is no command {unknown}; did you mean {' or '.join(meant)}?"
     if isinstance(problem, CoercionError) and problem.argument is not None:
         token, argument = problem.token or problem.argument.tokens[0], problem.argument

@@ -63,9 +63,8 @@ def demo(
         plan = draw_plan(seed=seed, flights=flights, kills=kills, sync=sync)
     except TooManyKills as problem:
         raise WrongUsage(str(problem), then="give a smaller --kills or a larger --flights") from problem
-    if directory is not None and directory.exists() and any(directory.iterdir()):
-        raise WrongUsage(f"{directory} is not empty", then="give a new or empty directory with --directory")
     require_spark()
+    _check_directory(directory)
     result = DemoResult.of(plan, broken=broken)
     story = StoryLog()
     with (
@@ -84,3 +83,17 @@ def demo(
     if as_json:
         print_json(result.to_json())
     return OK if result.ok else FAILED
+
+
+def _check_directory(directory: Path | None) -> None:
+    """WrongUsage if the data cannot be kept in the directory; makes it."""
+    if directory is None:
+        return
+    then = "give a new or empty directory with --directory"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(directory.iterdir())
+    except OSError as problem:
+        raise WrongUsage(f"cannot keep the data in {directory}: {problem.strerror}", then=then) from problem
+    if not is_empty:
+        raise WrongUsage(f"{directory} is not empty", then=then)

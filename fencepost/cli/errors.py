@@ -73,6 +73,7 @@ ADVICE: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR: "see the broker's log; stop the broker, then run `fencepost check DIR`",
     ErrorCode.INVALID_GROUP_ID: f"give a group id of 1 to {ID_LENGTH_MAX} characters",
     ErrorCode.INVALID_PARTITIONS: "`fencepost topic describe` shows how many partitions there are",
+    ErrorCode.POLICY_VIOLATION: "`fencepost help trust` lists the limits of a broker",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "choose another name, of up to 249 ASCII letters, digits, '.', '_' "
     "and '-'",
 }

@@ -71,7 +71,8 @@ def read(path: Path, *, advice: str | None = None) -> Scenario:
     except IsADirectoryError:
         problem, then = f"{path} is a directory", advice or "give a scenario file in it"
     except UnicodeDecodeError as undecodable:
-        problem, then = f"{path} is not UTF-8: {undecodable}", "give a scenario, which is a TOML file"
+        problem = f"{path} is not UTF-8: {undecodable.reason} (byte {undecodable.start})"
+        then = "give a scenario, which is a TOML file"
     except BadScenario as bad:
         problem, then = str(bad), "`fencepost help scenarios` describes the format of scenarios"
     raise WrongUsage(problem, then=then)

@@ -41,6 +41,8 @@ INSTEAD: Final = {
     "enable_idempotence": Instead(_IDEMPOTENT, _IDEMPOTENT),
     "from_beginning": Instead("", "`consume` starts at the beginning unless --from says otherwise"),
     "get_offsets": Instead("", "`fencepost topic describe` shows where the logs start and end"),
+    "if_exists": Instead("", "without the topic, `topic delete` changes nothing and exits with 1"),
+    "if_not_exists": Instead("", "if the topic exists, `topic create` changes nothing and exits with 1"),
     "include": Instead("", "`consume` reads one topic"),
     "max_messages": Instead("", "`consume --max` limits the number of records"),
     "offset": Instead("", "`consume --from` takes an offset, earliest or latest"),

@@ -66,6 +66,8 @@ def test_errors_speak_to_a_person(tool: DataTool) -> None:
         "topic", "delete-records", "maps", code=2
     )
     assert "needs --before" in tool("topic", "delete-records", "maps", "--partition=0", code=2)
+    many = tool("topic", "create", "wide", "-p", "10001", code=1)
+    assert "10001 partitions; the limit is 10000 (POLICY_VIOLATION)\n  `fencepost help trust` lists" in many
     missing = "fencepost: topic 'nope' does not exist (UNKNOWN_TOPIC_OR_PARTITION)\n  "
     assert tool("topic", "delete", "nope", code=1) == f"{missing}`fencepost topic list` shows the topics\n"
     for told in (tool("consume", "nope", code=1), tool.produce("nope", "a\n", code=1)):

@@ -77,6 +77,17 @@ def test_the_rights_to_a_file_may_be_what_is_wrong(capsys: pytest.CaptureFixture
         (["produce", "t", "--producer.config=f"], "--producer.config: --command-config names a file"),
         (["produce", "t", "--sync"], "--sync: `produce` waits until the broker has acknowledged"),
         (["check", "d", "--bootstrap-server", "a:1"], "--bootstrap-server: this command needs no broker"),
+        (
+            ["topic", "create", "t", "--if-not-exists"],
+            "topic create has no option --if-not-exists: if the topic exists, `topic create` changes nothing",
+        ),
+        (
+            ["topic", "delete", "t", "--if-exists"],
+            "topic delete has no option --if-exists: without the topic",
+        ),
+        (["user", "list"], 'Unknown command "list". Available commands: add, remove.'),
+        (["--help", "nope"], "--help is given before a word that is not a command"),
+        (["--hlep"], "--hlep is not an option of fencepost; did you mean --help?"),
         (["version"], "there is no command version: `fencepost --version` prints the version"),
         (["kafka-get-offsets.sh"], "there is no command kafka-get-offsets.sh: `fencepost topic describe`"),
         (["delete-records"], "there is no command delete-records; did you mean topic delete-records?"),

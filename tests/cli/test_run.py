@@ -168,7 +168,8 @@ def test_what_happened_is_printed_and_drawn(capsys: Output, story: Path, tmp_pat
 
 BAD: list[tuple[str, bytes | None, str]] = [
     ("no file", None, "no such file"),
-    ("not UTF-8", b"\xff\xfe", "is not UTF-8"),
+    ("not UTF-8", b"\xff\xfe", "is not UTF-8: invalid start byte (byte 0)\n"),
+    ("no key", b"[acl]", "(possible: expect, cluster, name, lesson, choices, producer, "),
     ("not TOML", b"name = ", "is not TOML"),
     ("no story", b'name = "s"\n[[fault]]\nwhen = "p ends"\ndo = "hold"', 'there is no "p"'),
 ]

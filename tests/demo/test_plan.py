@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from fencepost.cli.application import run
+from fencepost.cli.errors import WRONG_USAGE
 from fencepost.demo.plan import (
     INSIDE,
     Disruption,
@@ -50,3 +54,15 @@ def test_some_transactions_are_aborted_on_purpose_and_only_once() -> None:
     first = [is_aborted_on_purpose(7, (offset, 3), share=0.04, attempt=0) for offset in range(2_000)]
     assert 20 < sum(first) < 200
     assert not any(is_aborted_on_purpose(7, (offset, 3), share=1, attempt=1) for offset in range(2_000))
+
+
+@pytest.mark.parametrize(("place", "why"), [("file", "File exists"), ("file/data", "Not a directory")])
+def test_a_place_that_cannot_hold_the_data_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, why: str
+) -> None:
+    (tmp_path / "file").touch()
+    assert run(["demo", "--directory", str(tmp_path / place)]) == WRONG_USAGE
+    assert capsys.readouterr().err == (
+        f"fencepost: cannot keep the data in {tmp_path / place}: {why}\n"
+        "  give a new or empty directory with --directory\n"
+    )

@@ -148,7 +148,7 @@ class Table:
         """The error for what stands under a key."""
         line = f", line {self._line(key)}" if self.source.lines else ""
         place = f"{self.source.name}{line}: {self.name} {key}".replace(f": {TOP} ", ": ")
-        listed = f" (possible: {', '.join(map(str, possible))})" if possible else ""
+        listed = f" (possible: {', '.join(dict.fromkeys(map(str, possible)))})" if possible else ""
         return BadScenario(f"{place}: {because}{listed}")
 
     def _line(self, key: str) -> int:
