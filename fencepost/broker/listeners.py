@@ -72,12 +72,17 @@ def _bound(host: str, port: int, name: str, *, listens: bool) -> socket.socket:
             listener.listen(1024)
     except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
         listener.close()
-        is_wrong_host = (
-            isinstance(problem, socket.gaierror | UnicodeError) or problem.errno == errno.EADDRNOTAVAIL
-        )
-        other = f"stop what listens there, or choose another {name} (0 is a free one)"
-        advice = "choose another host" if is_wrong_host else other
         reason = getattr(problem, "strerror", None) or problem
-        raise CannotListen(f"cannot listen on {host}:{port}: {reason}; {advice}") from problem
+        raise CannotListen(f"cannot listen on {host}:{port}: {reason}; {_advice(problem, name)}") from problem
     listener.setblocking(False)
     return listener
+
+
+def _advice(problem: OSError | UnicodeError, name: str) -> str:
+    match problem:
+        case socket.gaierror() | UnicodeError() | OSError(errno=errno.EADDRNOTAVAIL):
+            return "choose another host"
+        case PermissionError():
+            return f"choose a {name} above 1023, or run the broker as a user who may use lower ones"
+        case _:
+            return f"stop what listens there, or choose another {name} (0 is a free one)"

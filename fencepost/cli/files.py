@@ -14,7 +14,14 @@ from typing import Any, Final
 
 import attrs
 
-from fencepost.cli.errors import FAILED, WRONG_USAGE, CommandFailed, WrongUsage
+from fencepost.cli.errors import (
+    AND_THE_RIGHTS,
+    CHECK_THE_PATH,
+    FAILED,
+    WRONG_USAGE,
+    CommandFailed,
+    WrongUsage,
+)
 
 
 def refuse_uri(path: Path, what: str, *, then: str) -> None:
@@ -27,12 +34,13 @@ def refuse_uri(path: Path, what: str, *, then: str) -> None:
 
 
 def read_text(name: str, file: Path, *, then: str) -> str:
-    """The text of a file, which messages call by this name; WrongUsage with this next step if it cannot be
-    read.
+    """The text of a file, which messages call by this name; WrongUsage with this next step if it is not there
+    or is not text.
     """
     try:
         return file.read_text(encoding="utf-8")
     except OSError as problem:
+        then = f"{CHECK_THE_PATH}{AND_THE_RIGHTS}" if isinstance(problem, PermissionError) else then
         raise WrongUsage(f"cannot read {name} {file}: {problem.strerror}", then=then) from problem
     except UnicodeDecodeError as problem:
         raise WrongUsage(f"{name} {file} is not a text file: {problem.reason}", then=then) from problem

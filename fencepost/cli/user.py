@@ -82,13 +82,13 @@ def _locked(file: Path) -> Generator[None]:
     """Keep other commands from changing the file during the block. The lock is on its directory, because the
     file itself is replaced. A broker locks its data directory, too, so the file cannot be there.
     """
-    if (file.parent / META_FILE).exists():
-        raise WrongUsage(
-            f"{file.parent} is the data directory of a broker",
-            then="choose another directory for the user file",
-        )
     directory = os.open(file.parent, os.O_RDONLY)
     try:
+        if (file.parent / META_FILE).exists():
+            raise WrongUsage(
+                f"{file.parent} is the data directory of a broker",
+                then="choose another directory for the user file",
+            )
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield
     finally:

@@ -98,7 +98,8 @@ def _check_pem(file: str, wanted: tuple[str, bytes], other: tuple[str, bytes]) -
     try:
         content = Path(file).read_bytes()
     except OSError as problem:
-        raise BadCertificate(f"cannot read {file}: {_reason(problem)}; check its path") from problem
+        check = "permissions" if isinstance(problem, PermissionError) else "path"
+        raise BadCertificate(f"cannot read {file}: {_reason(problem)}; check its {check}") from problem
     if wanted[1] not in content:
         has_other = f", but a {other[0]}; check that certificate and key are not swapped"
         rest = has_other if other[1] in content else "; give a file in PEM format"

@@ -5,6 +5,7 @@ Rule: a test says what survives and what does not; the same body runs in memory 
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import re
@@ -343,6 +344,17 @@ def test_a_start_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
         assert not (tmp_path / "data").exists()
     with broker:  # the port is free now
         assert topics(broker) == []
+
+
+def test_a_port_that_this_user_may_not_have_needs_another_port_or_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(CannotListen, match="Permission denied; choose a port above 1023, or run the broker"):
+        Broker(port=80).start()
 
 
 def test_a_directory_stays_the_same_when_the_program_moves(

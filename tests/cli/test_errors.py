@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 
 from fencepost.cli.application import run
 from fencepost.cli.consume import Retries
-from fencepost.cli.errors import WRONG_USAGE, CommandFailed, report
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed, WrongUsage, report
+from fencepost.cli.files import read_text
 from fencepost.client.errors import (
     ClientError,
     CommitOutcomeUnknown,
@@ -57,6 +59,16 @@ def test_the_rights_to_a_file_may_be_what_is_wrong(capsys: pytest.CaptureFixture
     what, advice = capsys.readouterr().err.splitlines()
     assert what == "fencepost: orders.tsv: Permission denied"
     assert "the rights of the user" in advice
+
+
+def test_a_file_that_this_user_may_not_read_is_not_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(WrongUsage, match=r"^cannot read --users secret\.toml: Permission denied$") as failed:
+        read_text("--users", Path("secret.toml"), then="`fencepost user add` writes a user file")
+    assert failed.value.then == "check the path, and the rights of the user of this process"
 
 
 @pytest.mark.parametrize(
