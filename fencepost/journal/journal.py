@@ -561,7 +561,7 @@ class Journal:
             last_stable_offset=state.last_stable_offset,
             high_watermark=state.high_watermark,
             open_transactions=state.open_transactions,
-            segments=tuple(segment.summary for segment in self._segments),
+            segments=tuple([segment.summary for segment in self._segments]),
             durable_end=self._durable_end,
             boot_id=self._storage.boot_id,
         )

@@ -29,6 +29,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import attrs
@@ -64,6 +65,11 @@ class SegmentSummary:
     max_timestamp: int
     last_crc: int
     """The checksum of the last batch, 0 without one: it tells the file from that of another log."""
+
+    @cached_property
+    def encoded(self) -> str:
+        """Its JSON. A log has thousands of segments, and what is said of a full one is written each time."""
+        return _encode(attrs.asdict(self))
 
 
 @attrs.frozen(kw_only=True)
@@ -176,20 +182,17 @@ def described_files(
 
 def encode_manifest(manifest: Manifest, *, directory: str) -> bytes:
     """The bytes of `manifest.json`."""
-    return encode_json(
-        {
-            "format": MANIFEST_VERSION,
-            "topic_id": spell_topic_id(manifest.topic_id),
-            "log_start_offset": manifest.log_start_offset,
-            "last_stable_offset": manifest.last_stable_offset,
-            "high_watermark": manifest.high_watermark,
-            "durable_end": manifest.durable_end,
-            "boot_id": manifest.boot_id,
-            "open_transactions": [transaction._asdict() for transaction in manifest.open_transactions],
-            "segments": [attrs.asdict(segment) for segment in manifest.segments],
-        },
-        place=f"{directory}/{MANIFEST_FILE}",
-    )
+    content = {
+        "format": MANIFEST_VERSION,
+        "topic_id": spell_topic_id(manifest.topic_id),
+        "log_start_offset": manifest.log_start_offset,
+        "last_stable_offset": manifest.last_stable_offset,
+        "high_watermark": manifest.high_watermark,
+        "durable_end": manifest.durable_end,
+        "boot_id": manifest.boot_id,
+        "open_transactions": [transaction._asdict() for transaction in manifest.open_transactions],
+    }
+    return _encode_with_segments(content, manifest.segments, place=f"{directory}/{MANIFEST_FILE}")
 
 
 def decode_manifest(data: bytes, *, directory: str) -> Manifest:
@@ -246,8 +249,8 @@ _NO_CHECKSUM: Final = -1  # a CRC-32C is not negative
 
 def encode_checkpoint(segments: list[SyncedSegment], *, directory: str) -> bytes:
     """The bytes of `checkpoint.json`."""
-    content = {"format": CHECKPOINT_VERSION, "segments": [attrs.asdict(segment) for segment in segments]}
-    return encode_json(content, place=f"{directory}/{CHECKPOINT_FILE}")
+    content = {"format": CHECKPOINT_VERSION}
+    return _encode_with_segments(content, segments, place=f"{directory}/{CHECKPOINT_FILE}")
 
 
 def decode_checkpoint(data: bytes, *, directory: str) -> list[SyncedSegment]:
@@ -413,12 +416,29 @@ def encode_json(content: dict[str, Any], *, place: str) -> bytes:
     The last fields are `place`, its path in the data directory, so that a file from elsewhere is not taken
     for this one, and a CRC-32C of the lines before.
     """
-    fields = (
-        f"  {json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}"
-        for name, value in {**content, WRITTEN_AS: place}.items()
-    )
-    text = "{\n" + ",\n".join(fields)
-    return f'{text},\n  "{CHECKSUM}": {crc32c(text.encode())}\n}}\n'.encode()
+    return _seal({name: _encode(value) for name, value in content.items()}, place=place)
+
+
+def _encode_with_segments(
+    content: Mapping[str, Any], segments: Iterable[SegmentSummary], *, place: str
+) -> bytes:
+    """The same with one more field for the entries of segments, each of which is encoded only once."""
+    fields = {name: _encode(value) for name, value in content.items()}
+    entries = ",".join([segment.encoded for segment in segments])
+    return _seal({**fields, "segments": f"[{entries}]"}, place=place)
+
+
+def _encode(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _seal(fields: Mapping[str, str], *, place: str) -> bytes:
+    """The object with these fields, whose values are JSON already."""
+    lines = [
+        f"  {json.dumps(name)}: {value}" for name, value in {**fields, WRITTEN_AS: _encode(place)}.items()
+    ]
+    text = ("{\n" + ",\n".join(lines)).encode()
+    return b'%b,\n  "%b": %d\n}\n' % (text, CHECKSUM.encode(), crc32c(text))
 
 
 def decode_json(data: bytes, *, place: str, version: int) -> dict[str, Any]:

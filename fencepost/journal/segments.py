@@ -190,6 +190,7 @@ class Segment:
         "_since_entry",
         "_storage",
         "_suffix",
+        "_summary",
         "base_offset",
         "end_offset",
         "first_timestamp",
@@ -227,16 +228,22 @@ class Segment:
         self.transaction_index = TransactionIndex()
         self._since_entry = 0
         self._index_in_doubt = False
+        self._summary: SegmentSummary | None = None
 
     @property
     def summary(self) -> SegmentSummary:
-        return SegmentSummary(
-            base_offset=self.base_offset,
-            end_offset=self.end_offset,
-            bytes=self.size,
-            max_timestamp=self.max_timestamp,
-            last_crc=self.last_crc,
-        )
+        """What a manifest says about this segment now."""
+        known = self._summary
+        # A segment only grows, and with its size. So a manifest costs what was written since the last one.
+        if known is None or known.bytes != self.size:
+            known = self._summary = SegmentSummary(
+                base_offset=self.base_offset,
+                end_offset=self.end_offset,
+                bytes=self.size,
+                max_timestamp=self.max_timestamp,
+                last_crc=self.last_crc,
+            )
+        return known
 
     @property
     def file(self) -> StorageFile:

@@ -1,5 +1,9 @@
 """The manifest: what it says is there, half of one is none, and readers may go on from it by walking."""
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+
 import pytest
 
 from fencepost.journal.indexes import AbortedRange, CorruptIndex
@@ -20,6 +24,7 @@ from fencepost.protocol.terms import NO_PRODUCER_ID
 from tests.journal.logs import DIRECTORY, new_writer, open_journal
 
 PATH = f"{DIRECTORY}/{MANIFEST_FILE}"
+SEGMENTS = 200
 
 
 def read(storage: StorageReader) -> bytes:
@@ -173,3 +178,49 @@ def test_recovery_never_reads_the_manifest() -> None:
     writer.plain(2)
     storage.replace(PATH, b"nonsense", durable=False)
     assert open_journal(storage).log_end_offset == 2
+
+
+def test_a_manifest_costs_what_was_written_since_the_last_one() -> None:
+    """A log may have thousands of segments, and its manifest is replaced five times in a second."""
+    storage, writer = new_writer()
+    for _ in range(SEGMENTS):
+        writer.plain()
+        writer.roll()
+
+    def write() -> None:
+        end = writer.journal.log_end_offset
+        writer.journal.write_manifest(ManifestState(last_stable_offset=end, high_watermark=end))
+
+    write()
+    last = writer.plain()
+    assert calls_of(write) < 2 * SEGMENTS, "little more than a look at each segment"
+    written = decode_manifest(read(storage), directory=DIRECTORY).segments[-1]
+    assert (written.end_offset, written.last_crc) == (last.next_offset, last.crc)
+
+
+def test_a_checkpoint_costs_what_was_synced_since_the_last_one() -> None:
+    _, writer = new_writer()
+    for _ in range(SEGMENTS):
+        writer.plain()
+        writer.roll()
+    writer.journal.sync()
+    writer.plain()
+    writer.roll()
+    assert calls_of(writer.journal.sync) < SEGMENTS
+
+
+def calls_of(what: Callable[[], object]) -> int:
+    """How many Python functions it calls."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        what()
+    finally:
+        sys.setprofile(None)
+    assert calls, "calls are counted"
+    return calls
