@@ -30,7 +30,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "repair": frozenset({"protocol", "journal", "log_model", "check"}),
     "broker": frozenset({"protocol", "journal", "faults", "kafka_bridge"}),
     "client": frozenset({"protocol"}),
-    "simulator": frozenset({"protocol", "journal", "log_model", "faults", "broker", "client"}),
+    "simulator": frozenset({"protocol", "journal", "log_model", "check", "faults", "broker", "client"}),
     "spark_bridge": frozenset({"protocol", "journal"}),
     "kafka_bridge": frozenset({"protocol"}),
     "audit": frozenset({"protocol", "journal", "log_model", "check", "spark_bridge"}),

@@ -27,6 +27,7 @@ from fencepost.protocol.terms import NO_TIMESTAMP, TRANSACTION_STATE_TOPIC, Topi
 IMPOSSIBLE: Final = "a coordinator never does this: a decision was lost or undone"
 HANGS: Final = "it hangs: the last stable offset stays here; see `fencepost transactions abort`"
 SPLIT: Final = "the transaction is committed in some partitions and not in others"
+TO_FINISH: Final = "the transaction is decided but not finished: the next start writes the markers"
 UNDECIDED: Final = "its aborted records in this partition are lost, or readers still wait for its end"
 
 
@@ -43,11 +44,7 @@ def check_histories(histories: Histories, logs: list[ScannedLog], findings: Find
             what = f"{name!r} is {first.record.state.title} and was never prepared"
             findings.problem(Place(first.file, first.offset), what, IMPOSSIBLE)
         if last.record is not None and last.record.state.is_prepared:
-            findings.note(
-                Place(last.file, last.offset),
-                f"{name!r} is {last.record.state.title}",
-                "the transaction is decided but not finished: the next start writes the markers",
-            )
+            findings.note(Place(last.file, last.offset), f"{name!r} is {last.record.state.title}", TO_FINISH)
 
 
 def _check_step(

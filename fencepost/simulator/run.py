@@ -11,7 +11,7 @@ what must be reached. `Run` plays any of them through the same phases:
     converge   scripts end, everything is copied, no transaction stays open (LSO = log end everywhere)
     read all   one last read_committed consumer reads every partition to its end
     settle     markers are complete, and the white-box judge sees nothing in progress
-    judge      the black box looks at what clients saw, and at what was copied
+    judge      the black box looks at what clients saw, and at what was copied; `check` reads the disks
 
 The order matters. Healing comes before converging because only a healed cluster must make progress: in
 a broken one a transaction may rightly stay open. Reading comes after converging because a record is lost
@@ -52,6 +52,7 @@ from fencepost.simulator.faults.random_faults import FAULT, RandomFaults
 from fencepost.simulator.judges.clients import judge_clients
 from fencepost.simulator.judges.coverage import Coverage
 from fencepost.simulator.judges.damage import DamageBook
+from fencepost.simulator.judges.files_rule import judge_files
 from fencepost.simulator.judges.known_anomalies import KnownAnomaly, LateMessages, known_kafka
 from fencepost.simulator.judges.operations import ClientOperation, Poll
 from fencepost.simulator.judges.rules import Violation
@@ -195,8 +196,13 @@ class Run:
     def _judge_end(self) -> None:
         if self.spec.keeps_going:
             self._guarded(lambda _: self.invariants.judge_end())(None)
+            self._guarded(lambda _: self._judge_files())(None)
         else:
             self.invariants.judge_end()
+
+    def _judge_files(self) -> None:
+        if not self.world.journals.damaged:
+            judge_files(self.world.journals, self.invariants.exercised)
 
     def _heal(self) -> None:
         """Faults no longer strike, every effect is undone, and every node runs."""
@@ -469,6 +475,8 @@ class Run:
                     if excuse is None:
                         return Violation(anomaly.rule.name, anomaly.text)
                     self.world.marks[KNOWN + excuse.name] += 1
+                # Last: what a client saw says more than a wrong file.
+                self._judge_files()
         except Violation as violation:
             return violation
         except Disordered as problem:

@@ -1110,6 +1110,25 @@ OF_IDENTITIES: Final = (
     ),
 )
 
+# A broker reads what it has in memory, and serves clients well; these mistakes are for readers of the files.
+OF_FILES: Final = (
+    Mutation(
+        "an aborted transaction is written to the index twice",
+        breaks="Readers of the files cannot tell which records of the segment were aborted.",
+        edits=(
+            Edit(
+                "journal.segments:Segment.append_aborted",
+                {"self.transaction_index.append(aborted)": "2 * self.transaction_index.append(aborted)"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a full segment's time index lacks the newest time",
+        breaks="Readers that look for a time start in a segment after the one that has it.",
+        edits=(Edit("journal.journal:Journal._start_segment", {"full.complete_time_index()": "pass"}),),
+    ),
+)
+
 MUTATIONS: Final = (
     *OF_PARTITIONS,
     *OF_COORDINATORS,
@@ -1126,4 +1145,5 @@ MUTATIONS: Final = (
     *OF_LISTINGS,
     *OF_OFFSETS_ALONE,
     *OF_IDENTITIES,
+    *OF_FILES,
 )

@@ -2,8 +2,9 @@
 
 Two judges, two lists. The *black box* sees what clients saw, once a run is over: its rules are named as
 Jepsen's where Jepsen has the rule (jepsen/src/jepsen/tests/kafka.clj), and a breach is an Anomaly. The *white
-box* sees every step of every node: its rules are I1 to I21, and a breach is a Violation, raised in the step
-that breaks it. I10, exactly once from end to end, is judged from outside (black_box.exactly_once).
+box* sees every step of every node, and the disks at the end: its rules are I1 to I22, and a breach is a
+Violation, raised in the step that breaks it. I10, exactly once from end to end, is judged from outside
+(black_box.exactly_once).
 
 Each rule also counts how often it had something to look at (`Exercised`): a rule that never does proves
 nothing, and tests demand that every rule is exercised.
@@ -311,6 +312,12 @@ TOPIC_IDS = Rule(
     "I21 topic ids",
     meaning="A batch enters only the topic that its Produce names by id, not another one of the same name.",
     exercised_by="batches that arrived with the id of their topic",
+)
+FILES = Rule(
+    "I22 files",
+    meaning="At the end of a run whose disks were not damaged, `fencepost check` finds no problem on them: "
+    "indexes, snapshots and manifests agree with their logs, and every decision has its markers.",
+    exercised_by="logs that were checked",
 )
 
 STEP_RULES: Final = tuple(
