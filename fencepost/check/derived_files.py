@@ -73,6 +73,7 @@ UNKNOWN: Final = (
 DROPPED: Final = "it is dropped, and the next start reads more of the log"
 READERS: Final = "readers without a broker see too much or too little"
 LOST: Final = "readers were promised records that are not there"
+POWER: Final = "a loss of power took what was not synced; the next start removes this file"
 DELETED: Final = "records that were deleted are readable again, or live ones are not"
 REREAD: Final = "the next start reads all of the log"
 TRUSTED: Final = "the next start does not scan the segment and trusts these wrong values"
@@ -453,9 +454,25 @@ class DerivedFiles:
                 f"its high watermark is {high_watermark}, but the log was closed at {log.end_offset}",
                 "the broker did not stop cleanly: readers of the manifest see the end after its next start",
             )
-        self._check_segments(place, manifest["segments"], max(start, stored_log_start), is_exact=is_exact)
-        if manifest["segments"] and manifest.get("boot_id") == self.storage.boot_id != "":
+        entries = manifest["segments"]
+        if self._is_shortened_by_power(manifest):
+            what = f"its segments end at {entries[-1]['end_offset']}, but the log ends at {log.end_offset}"
+            self.findings.note(place, what, POWER)
+            entries = [entry for entry in entries if entry["end_offset"] <= log.end_offset]
+        self._check_segments(place, entries, max(start, stored_log_start), is_exact=is_exact)
+        if manifest["segments"] and self._is_of_this_boot(manifest):
             self._check_written(place, manifest["segments"][-1])
+
+    def _is_of_this_boot(self, manifest: Object) -> bool:
+        """Whether the machine has had power since the manifest was written."""
+        return manifest.get("boot_id") == self.storage.boot_id != ""
+
+    def _is_shortened_by_power(self, manifest: Object) -> bool:
+        """Whether the log ends before the manifest says, and a loss of power explains it."""
+        log, synced = self.log, manifest.get("durable_end")
+        is_shorter = any(listed["end_offset"] > log.end_offset for listed in manifest["segments"])
+        is_unsynced = isinstance(synced, int) and synced <= log.end_offset
+        return is_shorter and is_unsynced and not log.was_closed and not self._is_of_this_boot(manifest)
 
     def _check_written(self, place: Place, listed: Object) -> None:
         """The last segment in the manifest, if nothing was lost since: the broker lists a new segment before

@@ -7,10 +7,13 @@ from collections.abc import Callable
 import attrs
 import pytest
 
+from fencepost.check.derived_files import POWER
 from fencepost.check.directory import CATALOGUE, check_directory
 from fencepost.check.findings import Finding, Severity
 from fencepost.journal.indexes import ABORTED_ENTRY, OFFSET_ENTRY, TIME_ENTRY
+from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import encode_json
+from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import TRANSACTIONAL_BIT, read_header
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import INT32_MAX, TransactionState
@@ -20,6 +23,7 @@ from tests.check.directories import (
     OFFSETS_LOG,
     ORDERS_LOG,
     PAY_LOG,
+    SMALL,
     SMALL_LOG,
     Directory,
     closed,
@@ -685,6 +689,43 @@ def test_no_loss_of_power_tears_a_log_start() -> None:
     fault = Fault("torn", lambda at: at.put(LOG_START, b"{"), LOG_START, "not JSON")
     (problem,) = found(plant(fault, killed()), fault)
     assert problem.means.startswith("the broker refuses this log")
+
+
+def after_power_loss(durable_end: int = 0) -> Directory:
+    """What is left of orders-1 if its last batch was never synced: the manifest knew more of the file than
+    the disk kept.
+    """
+    at, manifest = killed(), "orders-1/manifest.json"
+    kept = at.batches(SMALL_LOG)[:-1]
+    end = read_header(kept[-1]).next_offset
+    adjust(manifest, high_watermark=end, durable_end=end + durable_end)(at)
+    at.put_batches(SMALL_LOG, kept)
+    at.boot_id = "the next"
+    return at
+
+
+def test_an_unsynced_end_that_power_took_is_a_note() -> None:
+    at = after_power_loss()
+    (note,) = [each for each in check_directory(at).found if each.file == "orders-1/manifest.json"]
+    assert (note.severity, note.means) == (Severity.NOTE, POWER)
+    assert not [each for each in check_directory(at).found if each.severity is Severity.PROBLEM]
+    Journal(at, SMALL)
+    assert not at.files("orders-1").get("manifest.json"), "the start agrees"
+
+
+def test_a_synced_end_that_is_gone_is_a_problem() -> None:
+    at = after_power_loss(durable_end=1)
+    problems = [each.what for each in check_directory(at).found if each.severity is Severity.PROBLEM]
+    assert any("end_offset is" in what for what in problems)
+    with pytest.raises(DamagedLog):
+        Journal(at, SMALL)
+
+
+def test_an_end_that_is_gone_is_a_problem_while_the_machine_runs() -> None:
+    at = after_power_loss()
+    at.boot_id = killed().boot_id
+    problems = [each.what for each in check_directory(at).found if each.severity is Severity.PROBLEM]
+    assert any("end_offset is" in what for what in problems)
 
 
 @pytest.mark.parametrize("fault", LEFT_BEHIND, ids=name_of)

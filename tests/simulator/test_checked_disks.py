@@ -50,6 +50,7 @@ class Checked:
     at_end: list[Finding] = attrs.Factory(list[Finding])
 
     def __attrs_post_init__(self) -> None:
+        self.run.world.writes_manifests = True  # as a server does
         self.run.world.events.subscribe(NodeKilled, self._killed)
         self.run.world.events.subscribe(LifeChanged, self._changed)
 
