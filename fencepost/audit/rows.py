@@ -17,7 +17,8 @@ Row = Mapping[str, Any]
 def finding_rows(findings: Findings) -> Iterator[dict[str, Any]]:
     """Yields the findings so far as rows, and removes them from `findings`."""
     for finding in findings.found:
-        yield {**attrs.asdict(finding), "severity": finding.severity.value}
+        fields = attrs.asdict(finding, filter=attrs.filters.exclude("kind"))  # an audit asks for no repair
+        yield {**fields, "severity": finding.severity.value}
     findings.found.clear()
 
 

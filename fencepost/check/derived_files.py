@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import attrs
 
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import FindingKind, Findings, Place
 from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, follow_producers, offset_of, sizes_of
 from fencepost.journal.indexes import without_preallocated
 from fencepost.journal.manifest import SegmentSummary, lost_segments
@@ -145,7 +145,8 @@ class DerivedFiles:
         are_torn = (self._read_producers(offset) is None for offset in snapshots)
         if not self._knows_its_beginning and all(are_torn):
             what = "it is missing or damaged, and the log before it was deleted"
-            self.findings.problem(self._snapshot(self.log.start_offset), what, UNKNOWN)
+            place = self._snapshot(self.log.start_offset)
+            self.findings.problem(place, what, UNKNOWN, FindingKind.PRODUCERS_FORGOTTEN)
         for offset in snapshots:
             self._check_snapshot(offset)
         stored_log_start = self._check_log_start(manifest)

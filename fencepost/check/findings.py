@@ -29,6 +29,13 @@ class Severity(Enum):
     NOTE = "note"
 
 
+class FindingKind(Enum):
+    """What a repair has to know of a finding, apart from its words."""
+
+    OTHER = "other"
+    PRODUCERS_FORGOTTEN = "the producers of deleted records are forgotten"
+
+
 class Place(NamedTuple):
     """A batch of a file, by its offset; None for the whole file."""
 
@@ -45,6 +52,7 @@ class Finding:
     offset: int | None
     what: str
     means: str
+    kind: FindingKind = FindingKind.OTHER
 
 
 @attrs.define(eq=False)
@@ -60,18 +68,22 @@ class Findings:
     bytes: int = 0
     transactional_ids: int = 0
 
-    def problem(self, at: Place, what: str, means: str) -> None:
+    def problem(self, at: Place, what: str, means: str, kind: FindingKind = FindingKind.OTHER) -> None:
         """Something is wrong."""
-        self.tell(True, at, what, means)
+        self.tell(True, at, what, means, kind)
 
     def note(self, at: Place, what: str, means: str) -> None:
         """Something is worth knowing."""
         self.tell(False, at, what, means)
 
-    def tell(self, is_problem: bool, at: Place, what: str, means: str) -> None:
+    def tell(
+        self, is_problem: bool, at: Place, what: str, means: str, kind: FindingKind = FindingKind.OTHER
+    ) -> None:
         """A problem, or a note where a kill explains it."""
         severity = Severity.PROBLEM if is_problem else Severity.NOTE
-        self.found.append(Finding(severity=severity, file=at.file, offset=at.offset, what=what, means=means))
+        self.found.append(
+            Finding(severity=severity, file=at.file, offset=at.offset, what=what, means=means, kind=kind)
+        )
 
     @contextmanager
     def reading(self, directory: str) -> Generator[None]:

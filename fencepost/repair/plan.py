@@ -28,10 +28,9 @@ from fencepost.check.derived_files import (
     LOG_START,
     MANIFEST,
     SNAPSHOT_SUFFIX,
-    UNKNOWN,
 )
 from fencepost.check.directory import check_logs, vanished_logs
-from fencepost.check.findings import Findings, Severity
+from fencepost.check.findings import FindingKind, Findings, Severity
 from fencepost.check.records import Internals
 from fencepost.check.scan import ScannedBatch, offset_of, sizes_of
 from fencepost.journal.catalogue import CATALOGUE_FILE, damaged_lines
@@ -518,7 +517,7 @@ class _Planner:
                 plan.derived.add(finding.file)
                 if not plan.log.is_altered:
                     stake, saved = finding.means, "it is rebuilt from the log"
-                    if stake == UNKNOWN:
+                    if finding.kind is FindingKind.PRODUCERS_FORGOTTEN:
                         saved = "all records; a producer that wrote none of them is forgotten"
                     self._report(finding.file, "damaged derived file", finding.what, stake, saved)
         for plan in self.logs.values():
