@@ -1,7 +1,8 @@
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: the settings of topics and of the broker.
 
-Rule: Kafka's request names resources of several types. Each type is a request of its own here, so that a
-right that is missing for one does not refuse the others.
+Rule: Kafka's request names resources of several types. All topics are one request here and each other
+resource is one of its own, so that a right that is missing for one does not refuse the others. The node is
+asked even about resources that have no settings here, because it knows the client's rights.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ DEFAULTS_OF_BROKERS: Final = ""  # dynamic settings of all brokers, of which the
 
 
 class ResourceType(IntEnum):
-    """The types of resources that have settings here (ConfigResource.Type)."""
+    """The types of resources (ConfigResource.Type); only topics and brokers have settings here."""
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class _Result(NamedTuple):
@@ -35,20 +39,40 @@ class _Result(NamedTuple):
     configs: Sequence[m.DescribedConfig] = ()
 
 
+class _Owner(NamedTuple):
+    """Whose settings the node is asked about, unless it is a topic: its own or those of a group."""
+
+    node_id: int | None = None
+    group_id: str | None = None
+
+
+def _owner(resource: Any) -> _Owner | None:
+    """The owner of a resource that is not a topic; None if no resource has this type."""
+    match resource.resource_type:
+        case ResourceType.BROKER:
+            node_id = _node_id(resource.resource_name)
+            return _Owner(node_id=ASKED_NODE if node_id is None else node_id)
+        case ResourceType.BROKER_LOGGER | ResourceType.CLIENT_METRICS:
+            return _Owner(node_id=ASKED_NODE)  # the cluster's rights are needed for them, too
+        case ResourceType.GROUP:
+            return _Owner(group_id=resource.resource_name)
+        case _:
+            return None
+
+
 def describe_configs(request: Any, _: int) -> Exchange:
     """Describe the settings of topics, and of the broker that is asked."""
     topics = tuple(
         each.resource_name for each in request.resources if each.resource_type == ResourceType.TOPIC
     )
-    brokers = [each.resource_name for each in request.resources if each.resource_type == ResourceType.BROKER]
-    node_ids = dict.fromkeys(node_id for name in brokers if (node_id := _node_id(name)) is not None)
+    owners = dict.fromkeys(owner for each in request.resources if (owner := _owner(each)) is not None)
     requests = [m.DescribeConfigs(topics=topics, node_id=None)] if topics else []
-    requests += [m.DescribeConfigs(topics=(), node_id=node_id) for node_id in node_ids]
+    requests += [m.DescribeConfigs(topics=(), **owner._asdict()) for owner in owners]
 
     def respond(answers: Sequence[Answer]) -> Values:
         of_topics = _of_topics(topics, answers[0]) if topics else {}
-        # The answers are in the order of the requests: all topics in one, then a node in each.
-        of_nodes = dict(zip(node_ids, answers[-len(node_ids) :], strict=True)) if node_ids else {}
+        # The answers are in the order of the requests: all topics in one, then an owner in each.
+        of_owners = dict(zip(owners, answers[-len(owners) :], strict=True)) if owners else {}
         shown = _Shown(
             with_synonyms=request.include_synonyms,
             with_meanings=getattr(request, "include_documentation", False),  # KIP-569
@@ -57,7 +81,7 @@ def describe_configs(request: Any, _: int) -> Exchange:
             {
                 "resource_type": each.resource_type,
                 "resource_name": each.resource_name,
-                **_error_values(result := _result(each, of_topics, of_nodes)),
+                **_error_values(result := _result(each, of_topics, of_owners)),
                 "configs": shown.values(result.configs, each.configuration_keys),
             }
             # Each resource once: a request of a few KB could otherwise ask for an answer of a few GB.
@@ -84,22 +108,30 @@ def _of_topics(topics: Collection[str], answer: Answer) -> dict[str, _Result]:
     return {found.topic: _Result(found.error, found.because, found.configs) for found in answer.body.topics}
 
 
-def _result(asked: Any, of_topics: dict[str, _Result], of_nodes: dict[int, Answer]) -> _Result:
+def _result(asked: Any, of_topics: dict[str, _Result], of_owners: dict[_Owner, Answer]) -> _Result:
     if asked.resource_type == ResourceType.TOPIC:
         return of_topics[asked.resource_name]
+    owner, name = _owner(asked), asked.resource_name
+    if owner is None:
+        return _Result(ErrorCode.INVALID_REQUEST, _no_settings(asked))
+    answer = of_owners[owner]
+    if answer.body is None:
+        return _refused(asked, answer)
     if asked.resource_type != ResourceType.BROKER:
         return _Result(ErrorCode.INVALID_REQUEST, _no_settings(asked))
-    node_id = _node_id(asked.resource_name)
-    if node_id is None:
-        return _Result(ErrorCode.INVALID_REQUEST, f"{asked.resource_name:.100} is not the id of a broker")
-    return _of_node(asked.resource_name, of_nodes[node_id])
+    if _node_id(name) is None:
+        return _Result(ErrorCode.INVALID_REQUEST, _not_an_id(name))
+    return _Result(answer.error, configs=() if name == DEFAULTS_OF_BROKERS else answer.body.node)
 
 
-def _of_node(name: str, answer: Answer) -> _Result:
-    if answer.error is ErrorCode.INVALID_REQUEST:
-        return _Result(answer.error, f"broker {name} has to be asked for its own settings")
-    configs = () if answer.body is None or name == DEFAULTS_OF_BROKERS else answer.body.node
-    return _Result(answer.error, configs=configs)
+def _refused(asked: Any, answer: Answer) -> _Result:
+    is_another = answer.error is ErrorCode.INVALID_REQUEST
+    because = f"broker {asked.resource_name} has to be asked for its own settings" if is_another else ""
+    return _Result(answer.error, because)
+
+
+def _not_an_id(name: str) -> str:
+    return f"{name:.100} is not the id of a broker"
 
 
 def _no_settings(resource: Any) -> str:
@@ -152,6 +184,7 @@ class _Shown:
 # --- changing them ---------------------------------------------------------------------------------------
 
 _OPERATIONS: Final = {operation.value: operation for operation in ConfigOperation}
+_DELETE: Final = ConfigOperation.DELETE.value
 
 
 def incremental_alter_configs(request: Any, _: int) -> Exchange:
@@ -172,22 +205,27 @@ def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigC
         for key, each in resources.items()
         if (result := _settled(each, times_named=named[key])) is not None
     }
-    unsettled = [each for key, each in resources.items() if key not in settled]
+    unsettled = {key: each for key, each in resources.items() if key not in settled}
     topics = tuple(
         m.TopicConfigChanges(topic=each.resource_name, changes=changes_of(each.configs))
-        for each in unsettled
+        for each in unsettled.values()
         if each.resource_type == ResourceType.TOPIC
     )
-    changes = m.IncrementalAlterConfigs(topics=topics, validate_only=request.validate_only)
-    brokers = [each.resource_name for each in unsettled if each.resource_type == ResourceType.BROKER]
+    owners = {key: owner for key, each in unsettled.items() if (owner := _owner(each)) is not None}
+    validate_only = request.validate_only
+    requests = [m.IncrementalAlterConfigs(topics=topics, validate_only=validate_only)] if topics else []
+    requests += [
+        m.IncrementalAlterConfigs(topics=(), validate_only=validate_only, **owner._asdict())
+        for owner in owners.values()
+    ]
 
     def respond(answers: Sequence[Answer]) -> Values:
         results = dict(settled)
         if topics:
             answer, *answers = answers
             results |= _of_changed(topics, answer)
-        for name, answer in zip(brokers, answers, strict=True):
-            results[ResourceType.BROKER, name] = _of_node(name, answer)
+        for key, answer in zip(owners, answers, strict=True):
+            results[key] = _of_unchanged(unsettled[key], answer)
         return {
             "throttle_time": 0,
             "responses": [
@@ -200,9 +238,7 @@ def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigC
             ],
         }
 
-    # A node changes no setting of its own, but it knows which broker it is, and who may ask.
-    asked = [m.DescribeConfigs(topics=(), node_id=_node_id(name)) for name in brokers]
-    return Exchange((*((changes,) if topics else ()), *asked), respond)
+    return Exchange(tuple(requests), respond)
 
 
 def _of_changed(topics: Sequence[m.TopicConfigChanges], answer: Answer) -> dict[tuple[int, str], _Result]:
@@ -214,32 +250,37 @@ def _of_changed(topics: Sequence[m.TopicConfigChanges], answer: Answer) -> dict[
 
 
 def _settled(resource: Any, *, times_named: int) -> _Result | None:
-    """The result for a resource that the node need not see."""
+    """The result for a resource that the node need not see: Kafka looks at this before it looks at rights."""
     because = None
+    names = [each.name for each in resource.configs]
+    operations = [_operation(each) for each in resource.configs]
     if times_named > 1:
         because = "each resource must appear at most once"
-    elif _deletes_nothing(resource):
-        return None
-    elif resource.resource_type == ResourceType.BROKER:
-        because = "a broker's settings cannot change while it runs"
-    elif resource.resource_type != ResourceType.TOPIC:
-        because = _no_settings(resource)
-    elif not resource.resource_name:
-        because = "there are no settings of all topics"
-    elif any(_operation(each) not in _OPERATIONS for each in resource.configs):
+    elif any(operation not in _OPERATIONS for operation in operations):
         because = "the operation on a setting must be SET, DELETE, APPEND or SUBTRACT"
+    elif len(set(names)) < len(names):
+        because = "each setting must appear at most once"
+    elif any(each.value is None and _operation(each) != _DELETE for each in resource.configs):
+        because = "only DELETE needs no value"
+    elif resource.resource_type == ResourceType.BROKER and _node_id(resource.resource_name) is None:
+        because = _not_an_id(resource.resource_name)
+    elif resource.resource_type != ResourceType.TOPIC and _owner(resource) is None:
+        because = _no_settings(resource)
     return None if because is None else _Result(ErrorCode.INVALID_REQUEST, because)
 
 
-def _deletes_nothing(resource: Any) -> bool:
-    """Whether settings of a broker are deleted, of which none was set: kafka-reassign-partitions ends
-    throttles so.
+def _of_unchanged(resource: Any, answer: Answer) -> _Result:
+    """The result for a resource whose settings cannot change. None was set, so each can be deleted:
+    kafka-reassign-partitions ends throttles so.
     """
-    return (
-        resource.resource_type == ResourceType.BROKER
-        and _node_id(resource.resource_name) is not None
-        and all(_operation(each) == ConfigOperation.DELETE.value for each in resource.configs)
-    )
+    if answer.body is None:
+        return _refused(resource, answer)
+    is_broker = resource.resource_type == ResourceType.BROKER
+    is_named = bool(resource.resource_name) and resource.resource_type != ResourceType.BROKER_LOGGER
+    if (is_broker or is_named) and all(_operation(each) == _DELETE for each in resource.configs):
+        return _Result(answer.error)
+    because = "a broker's settings cannot change while it runs" if is_broker else _no_settings(resource)
+    return _Result(ErrorCode.INVALID_REQUEST, because)
 
 
 def _operation(config: Any) -> int:

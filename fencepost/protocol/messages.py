@@ -526,10 +526,13 @@ class ListPartitionReassignmentsReply:
 
 @value(kw_only=True)
 class DescribeConfigs:
-    """Describe the settings of topics, and of one node; node -1 means the node that receives the request."""
+    """Describe the settings of topics, and of one node; node -1 means the node that receives the request.
+    A group has no settings of its own.
+    """
 
     topics: tuple[str, ...]
     node_id: Int32 | None
+    group_id: str | None = None
 
 
 @value(kw_only=True)
@@ -590,10 +593,14 @@ class TopicConfigChanges:
 
 @value(kw_only=True)
 class IncrementalAlterConfigs:
-    """Change settings of topics (KIP-339): all changes of a topic, or none of them."""
+    """Change settings of topics (KIP-339): all changes of a topic, or none of them. Of a node and of a group
+    no setting can change, so the reply says only whether the client may, and whether it asks the right node.
+    """
 
     topics: tuple[TopicConfigChanges, ...]
     validate_only: bool
+    node_id: Int32 | None = None
+    group_id: str | None = None
 
 
 @value(kw_only=True)

@@ -63,6 +63,10 @@ def _of_topics(topic: str) -> tuple[TopicPartition, ...]:
     return (TopicPartition(topic, 0),)
 
 
+def _unchanged(topic: str) -> tuple[m.TopicConfigChanges, ...]:
+    return (m.TopicConfigChanges(topic=topic, changes=()),)
+
+
 Samples = tuple[Callable[[], Request], ...]
 
 SAMPLES: Final[dict[type[Any], Samples]] = {
@@ -102,11 +106,12 @@ SAMPLES: Final[dict[type[Any], Samples]] = {
     m.DescribeConfigs: (
         lambda: m.DescribeConfigs(topics=(TOPIC,), node_id=None),
         lambda: m.DescribeConfigs(topics=(TOPIC,), node_id=1),
+        lambda: m.DescribeConfigs(topics=(TOPIC,), node_id=None, group_id=GROUP),
     ),
     m.IncrementalAlterConfigs: (
-        lambda: m.IncrementalAlterConfigs(
-            topics=(m.TopicConfigChanges(topic=TOPIC, changes=()),), validate_only=False
-        ),
+        lambda: m.IncrementalAlterConfigs(topics=_unchanged(TOPIC), validate_only=False),
+        lambda: m.IncrementalAlterConfigs(topics=_unchanged(TOPIC), validate_only=False, node_id=1),
+        lambda: m.IncrementalAlterConfigs(topics=_unchanged(TOPIC), validate_only=False, group_id=GROUP),
     ),
     m.CreatePartitions: (
         lambda: m.CreatePartitions(topics=(m.NewPartitions(topic=TOPIC, count=9),), validate_only=True),

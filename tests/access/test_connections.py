@@ -501,7 +501,7 @@ async def test_a_stranger_asks_a_few_questions_only(wires: Wires) -> None:
 async def test_a_stranger_is_not_told_what_needs_no_node(wires: Wires) -> None:
     """Its answer may be ten times as large as the request."""
     wire = await wires.open()
-    config = {"name": "log.dirs", "config_operation": ConfigOperation.SET.value, "value": "elsewhere"}
+    config = {"name": "log.dirs", "config_operation": ConfigOperation.SET.value, "value": None}
     resource = {"resource_type": ResourceType.BROKER, "resource_name": "0", "configs": [config]}
     await wire.stream.send_all(
         encoded(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=True)

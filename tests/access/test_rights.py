@@ -252,13 +252,13 @@ DOCUMENTED = {
     "WriteTxnMarkers": {"Cluster Alter", "Cluster ClusterAction"},
     "TxnOffsetCommit": {"TransactionalId Write", "Group Read", "Topic Read"},
     "DescribeAcls": {"Cluster Describe"},
-    "DescribeConfigs": {"Cluster DescribeConfigs", "Topic DescribeConfigs"},
+    "DescribeConfigs": {"Cluster DescribeConfigs", "Group DescribeConfigs", "Topic DescribeConfigs"},
     "SaslAuthenticate": set[str](),
     "DeleteGroups": {"Group Delete"},
     "ElectLeaders": {"Cluster Alter"},
     "AlterPartitionReassignments": {"Cluster Alter"},
     "ListPartitionReassignments": {"Cluster Describe"},
-    "IncrementalAlterConfigs": {"Topic AlterConfigs"},  # Kafka: also of brokers
+    "IncrementalAlterConfigs": {"Cluster AlterConfigs", "Group AlterConfigs", "Topic AlterConfigs"},
     "CreatePartitions": {"Topic Alter"},
     "OffsetForLeaderEpoch": {"Topic Describe"},  # Kafka: ClusterAction for its followers
     "OffsetDelete": {"Group Delete", "Topic Read"},

@@ -438,7 +438,7 @@ def test_a_resource_that_is_refused_does_not_refuse_the_others(
         resource(TOPIC, ("retention.ms", "1")),
         resource("", ("retention.ms", "1")),
         resource("1", ("message.max.bytes", "1"), kind=BROKERS),
-        resource("g", kind=GROUPS),
+        resource("g", ("consumer.session.timeout.ms", "50000"), kind=GROUPS),
         resource(TOPIC),
     ]
     error = ErrorCode.INVALID_REQUEST

@@ -103,7 +103,8 @@ _FINDS_TRANSACTION: Final = Condition(
 )
 _SUBSCRIBES: Final = Condition("named topics", lambda r, _: r.subscribed_topic_names is not None)
 _NAMES_REGEX: Final = Condition("with a regular expression", lambda r, _: bool(r.subscribed_topic_regex))
-_DESCRIBES_NODE: Final = Condition("of a broker", lambda r, _: r.node_id is not None)
+_OF_NODE: Final = Condition("of a broker", lambda r, _: r.node_id is not None)
+_OF_GROUP: Final = Condition("of a group", lambda r, _: r.group_id is not None)
 _IS_OF_CLIENT: Final = Condition("up to version 3", lambda _, version: version < ADD_PARTITIONS_OF_NODES)
 _IS_OF_NODE: Final = Condition(
     "from version 4, which brokers send", lambda _, version: version >= ADD_PARTITIONS_OF_NODES
@@ -194,10 +195,15 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     m.DeleteTopics: RequestRights((_need(_R.TOPIC, _O.DELETE, "topics"),)),
     m.DescribeAcls: RequestRights((_need(_R.CLUSTER, _O.DESCRIBE),)),
     m.DescribeConfigs: RequestRights((
-        _need(_R.CLUSTER, _O.DESCRIBE_CONFIGS, when=_DESCRIBES_NODE),
+        _need(_R.CLUSTER, _O.DESCRIBE_CONFIGS, when=_OF_NODE),
+        _need(_R.GROUP, _O.DESCRIBE_CONFIGS, when=_OF_GROUP),
         _need(_R.TOPIC, _O.DESCRIBE_CONFIGS, "topics"),
     )),
-    m.IncrementalAlterConfigs: RequestRights((_need(_R.TOPIC, _O.ALTER_CONFIGS, "topics"),)),
+    m.IncrementalAlterConfigs: RequestRights((
+        _need(_R.CLUSTER, _O.ALTER_CONFIGS, when=_OF_NODE),
+        _need(_R.GROUP, _O.ALTER_CONFIGS, when=_OF_GROUP),
+        _need(_R.TOPIC, _O.ALTER_CONFIGS, "topics"),
+    )),
     m.CreatePartitions: RequestRights((_need(_R.TOPIC, _O.ALTER, "topics"),)),
     m.DeleteRecords: RequestRights((_need(_R.TOPIC, _O.DELETE, "partitions"),)),
     m.InitProducerId: RequestRights((

@@ -5,7 +5,7 @@ Rule: what is written is what the topic has from then on, not the change that wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fencepost.broker.cluster.controller import ClusterDecision, Controller
 from fencepost.broker.cluster.per_topic import each_topic, result_for
@@ -40,6 +40,10 @@ def _changed_configs(state: Controller, wanted: m.TopicConfigChanges) -> list[To
         return Refused(ErrorCode.INVALID_REQUEST, "the request changes a setting twice")
     if without := [each.name for each in wanted.changes if each.value is None and _needs_value(each)]:
         return Refused(ErrorCode.INVALID_REQUEST, f"these settings need a value: {', '.join(without)}")
+    if (listed := _not_a_list(wanted.changes)) is not None:
+        return listed
+    if not wanted.topic:
+        return Refused(ErrorCode.INVALID_REQUEST, "there are no settings of all topics")
     because = topic_name_problem(wanted.topic)
     if because is None and wanted.topic in INTERNAL_TOPICS:
         because = "internal topics follow the broker's settings and have none of their own"
@@ -61,6 +65,17 @@ def _changed_configs(state: Controller, wanted: m.TopicConfigChanges) -> list[To
     return refused or records
 
 
+def _not_a_list(changes: Iterable[m.ConfigChange]) -> Refused | None:
+    """Why nothing can be added to a setting or removed from it; Kafka checks this before the topic's name."""
+    for change in changes:
+        setting = SETTABLE.get(change.name)
+        is_list = setting is not None and setting.config_type is ConfigType.LIST
+        if change.operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT) and not is_list:
+            because = f"{change.name} is not a list: nothing can be added to it or removed from it"
+            return Refused(ErrorCode.INVALID_CONFIG, because)
+    return None
+
+
 def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | None:
     """The value that a topic's own setting has after the change, None if it then has none."""
     if change.value is None or not _needs_value(change):
@@ -68,9 +83,6 @@ def _changed_value(own: str | None, change: m.ConfigChange) -> str | Refused | N
     value = change.value
     if change.operation is not ConfigOperation.SET:
         setting = SETTABLE.get(change.name)
-        if setting is not None and setting.config_type is not ConfigType.LIST:
-            because = f"{change.name} is not a list: nothing can be added to it or removed from it"
-            return Refused(ErrorCode.INVALID_CONFIG, because)
         # A list that the topic does not have yet starts as Kafka's default, whatever the broker's is.
         default = setting.value if isinstance(setting, FixedSetting) else DELETE
         value = _changed_list(default if own is None else own, change.operation, value)

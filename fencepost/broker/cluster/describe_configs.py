@@ -13,9 +13,8 @@ from fencepost.protocol.terms import ASKED_NODE, topic_name_problem
 
 def describe_configs(node: Node, request: m.DescribeConfigs, to: ReplyTo, now: int) -> None:
     """The settings of each topic, and of this node if the request asks for them."""
-    own_id = node.settings.node_id
-    if request.node_id not in (None, ASKED_NODE, own_id):
-        node.reply(to, Refused(ErrorCode.INVALID_REQUEST, f"this is node {own_id}, not {request.node_id}"))
+    if (refused := of_another_node(node, request.node_id)) is not None:
+        node.reply(to, refused)
         return
     # Most topics have no settings of their own, and share one list.
     plain = tuple(node.topic_configs({}))
@@ -24,6 +23,14 @@ def describe_configs(node: Node, request: m.DescribeConfigs, to: ReplyTo, now: i
         node=() if request.node_id is None else tuple(node_configs(node.settings)),
     )
     node.after_all((METADATA_PARTITION,), Reply(to, body=body))
+
+
+def of_another_node(node: Node, node_id: int | None) -> Refused | None:
+    """Why this node does not answer a request about the settings of a node."""
+    own_id = node.settings.node_id
+    if node_id in (None, ASKED_NODE, own_id):
+        return None
+    return Refused(ErrorCode.INVALID_REQUEST, f"this is node {own_id}, not {node_id}")
 
 
 def _topic(node: Node, name: str, plain: tuple[m.DescribedConfig, ...]) -> m.TopicConfigs:

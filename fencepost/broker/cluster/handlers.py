@@ -11,6 +11,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker.cluster import config_changes, controller, elections, topics
+from fencepost.broker.cluster.describe_configs import of_another_node
 from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
 from fencepost.broker.contract import (
     Assign,
@@ -53,8 +54,10 @@ def create_partitions(node: Node, request: m.CreatePartitions, to: ReplyTo, now:
 
 
 def alter_configs(node: Node, request: m.IncrementalAlterConfigs, to: ReplyTo, now: int) -> None:
-    """IncrementalAlterConfigs."""
-    if (log := _controllers_log(node, to)) is not None:
+    """IncrementalAlterConfigs. What may change is only the settings of topics."""
+    if (refused := of_another_node(node, request.node_id)) is not None:
+        node.reply(to, refused)
+    elif (log := _controllers_log(node, to)) is not None:
         _write(node, log, config_changes.alter_configs(node.cluster, request, to=to), now)
 
 
