@@ -16,7 +16,7 @@ import attrs
 
 from fencepost.kafka_bridge.exchange import Answer, Exchange, Translated, Values, explained
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import ASKED_NODE, INT32_MAX, ConfigOperation
 from fencepost.protocol.wire_protocol import NodeTopics
 
@@ -49,10 +49,10 @@ class _Owner(NamedTuple):
 def _owner(resource: Any) -> _Owner | None:
     """The owner of a resource that is not a topic; None if no resource has this type."""
     match resource.resource_type:
-        case ResourceType.BROKER:
+        case ResourceType.BROKER | ResourceType.BROKER_LOGGER:
             node_id = _node_id(resource.resource_name)
             return _Owner(node_id=ASKED_NODE if node_id is None else node_id)
-        case ResourceType.BROKER_LOGGER | ResourceType.CLIENT_METRICS:
+        case ResourceType.CLIENT_METRICS:
             return _Owner(node_id=ASKED_NODE)  # the cluster's rights are needed for them, too
         case ResourceType.GROUP:
             return _Owner(group_id=resource.resource_name)
@@ -79,15 +79,11 @@ def describe_configs(request: Any, _: int) -> Exchange:
         )
         results = [
             {
-                "resource_type": each.resource_type,
-                "resource_name": each.resource_name,
-                **_error_values(result := _result(each, of_topics, of_owners)),
+                **_outcome(each, result := _result(each, of_topics, of_owners)),
                 "configs": shown.values(result.configs, each.configuration_keys),
             }
             # Each resource once: a request of a few KB could otherwise ask for an answer of a few GB.
-            for each in {
-                (each.resource_type, each.resource_name): each for each in request.resources
-            }.values()
+            for each in {_key(each): each for each in request.resources}.values()
         ]
         return {"throttle_time": 0, "results": results}
 
@@ -111,35 +107,46 @@ def _of_topics(topics: Collection[str], answer: Answer) -> dict[str, _Result]:
 def _result(asked: Any, of_topics: dict[str, _Result], of_owners: dict[_Owner, Answer]) -> _Result:
     if asked.resource_type == ResourceType.TOPIC:
         return of_topics[asked.resource_name]
-    owner, name = _owner(asked), asked.resource_name
+    owner = _owner(asked)
     if owner is None:
         return _Result(ErrorCode.INVALID_REQUEST, _no_settings(asked))
-    answer = of_owners[owner]
+    if (refused := _refused(asked, of_owners[owner])) is not None:
+        return refused
+    has_configs = asked.resource_type == ResourceType.BROKER and asked.resource_name != DEFAULTS_OF_BROKERS
+    return _Result(NO_ERROR, configs=of_owners[owner].body.node if has_configs else ())
+
+
+def _refused(asked: Any, answer: Answer) -> _Result | None:
+    """The result for a resource that is not a topic, if the node or its name refuses it."""
     if answer.body is None:
-        return _refused(asked, answer)
-    if asked.resource_type != ResourceType.BROKER:
-        return _Result(ErrorCode.INVALID_REQUEST, _no_settings(asked))
-    if _node_id(name) is None:
-        return _Result(ErrorCode.INVALID_REQUEST, _not_an_id(name))
-    return _Result(answer.error, configs=() if name == DEFAULTS_OF_BROKERS else answer.body.node)
+        is_another = answer.error is ErrorCode.INVALID_REQUEST
+        because = f"broker {asked.resource_name} has to be asked for its own settings" if is_another else ""
+        return _Result(answer.error, because)
+    because = _name_problem(asked)
+    return None if because is None else _Result(ErrorCode.INVALID_REQUEST, because)
 
 
-def _refused(asked: Any, answer: Answer) -> _Result:
-    is_another = answer.error is ErrorCode.INVALID_REQUEST
-    because = f"broker {asked.resource_name} has to be asked for its own settings" if is_another else ""
-    return _Result(answer.error, because)
-
-
-def _not_an_id(name: str) -> str:
-    return f"{name:.100} is not the id of a broker"
+def _name_problem(asked: Any) -> str | None:
+    """Why there cannot be a resource of this name that is not a topic."""
+    name = asked.resource_name
+    if not name:
+        is_broker = asked.resource_type == ResourceType.BROKER
+        return None if is_broker else "only the resource of all brokers has an empty name"
+    is_of_broker = asked.resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
+    return f"{name:.100} is not the id of a broker" if is_of_broker and _node_id(name) is None else None
 
 
 def _no_settings(resource: Any) -> str:
-    return f"only topics and brokers have settings here, not resources of type {resource.resource_type}"
+    return f"only topics and brokers have settings, not resources of type {resource.resource_type}"
 
 
-def _error_values(result: _Result) -> Values:
-    return explained(result.error, result.because)
+def _key(resource: Any) -> tuple[int, str]:
+    return resource.resource_type, resource.resource_name
+
+
+def _outcome(resource: Any, result: _Result) -> Values:
+    kind, name = _key(resource)
+    return {"resource_type": kind, "resource_name": name, **explained(result.error, result.because)}
 
 
 def config_values(config: m.DescribedConfig) -> dict[str, Any]:
@@ -194,16 +201,23 @@ def incremental_alter_configs(request: Any, _: int) -> Exchange:
 
 def alter_configs(request: Any, _: int) -> Translated:
     """Replace the settings of topics: those that are not named get their defaults again."""
-    return lambda context: _altered(request, _Replacement(context.topics).changes)
+    return lambda context: _altered(
+        request, _Replacement(context.topics).changes, unknown=ResourceType.BROKER_LOGGER
+    )
 
 
-def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigChange, ...]]) -> Exchange:
-    named = Counter((each.resource_type, each.resource_name) for each in request.resources)
-    resources = {(each.resource_type, each.resource_name): each for each in request.resources}
+def _altered(
+    request: Any,
+    changes_of: Callable[[Sequence[Any]], tuple[m.ConfigChange, ...]],
+    *,
+    unknown: ResourceType | None = None,
+) -> Exchange:
+    named = Counter(map(_key, request.resources))
+    resources = {_key(each): each for each in request.resources}
     settled = {
         key: result
         for key, each in resources.items()
-        if (result := _settled(each, times_named=named[key])) is not None
+        if (result := _settled(each, unknown, times_named=named[key])) is not None
     }
     unsettled = {key: each for key, each in resources.items() if key not in settled}
     topics = tuple(
@@ -228,14 +242,7 @@ def _altered(request: Any, changes_of: Callable[[Sequence[Any]], tuple[m.ConfigC
             results[key] = _of_unchanged(unsettled[key], answer)
         return {
             "throttle_time": 0,
-            "responses": [
-                {
-                    "resource_type": each.resource_type,
-                    "resource_name": each.resource_name,
-                    **_error_values(results[each.resource_type, each.resource_name]),
-                }
-                for each in request.resources
-            ],
+            "responses": [_outcome(each, results[_key(each)]) for each in request.resources],
         }
 
     return Exchange(tuple(requests), respond)
@@ -249,7 +256,7 @@ def _of_changed(topics: Sequence[m.TopicConfigChanges], answer: Answer) -> dict[
     }
 
 
-def _settled(resource: Any, *, times_named: int) -> _Result | None:
+def _settled(resource: Any, unknown: ResourceType | None, *, times_named: int) -> _Result | None:
     """The result for a resource that the node need not see: Kafka looks at this before it looks at rights."""
     because = None
     names = [each.name for each in resource.configs]
@@ -262,9 +269,11 @@ def _settled(resource: Any, *, times_named: int) -> _Result | None:
         because = "each setting must appear at most once"
     elif any(each.value is None and _operation(each) != _DELETE for each in resource.configs):
         because = "only DELETE needs no value"
-    elif resource.resource_type == ResourceType.BROKER and _node_id(resource.resource_name) is None:
-        because = _not_an_id(resource.resource_name)
-    elif resource.resource_type != ResourceType.TOPIC and _owner(resource) is None:
+    elif resource.resource_type == ResourceType.BROKER:
+        because = _name_problem(resource)
+    elif resource.resource_type == unknown or (
+        resource.resource_type != ResourceType.TOPIC and _owner(resource) is None
+    ):
         because = _no_settings(resource)
     return None if because is None else _Result(ErrorCode.INVALID_REQUEST, because)
 
@@ -273,12 +282,13 @@ def _of_unchanged(resource: Any, answer: Answer) -> _Result:
     """The result for a resource whose settings cannot change. None was set, so each can be deleted:
     kafka-reassign-partitions ends throttles so.
     """
-    if answer.body is None:
-        return _refused(resource, answer)
+    if (refused := _refused(resource, answer)) is not None:
+        return refused
+    if resource.resource_type == ResourceType.BROKER_LOGGER and resource.configs:
+        return _Result(ErrorCode.INVALID_CONFIG, f"the logger {resource.configs[0].name:.100} does not exist")
+    if all(_operation(each) == _DELETE for each in resource.configs):
+        return _Result(NO_ERROR)
     is_broker = resource.resource_type == ResourceType.BROKER
-    is_named = bool(resource.resource_name) and resource.resource_type != ResourceType.BROKER_LOGGER
-    if (is_broker or is_named) and all(_operation(each) == _DELETE for each in resource.configs):
-        return _Result(answer.error)
     because = "a broker's settings cannot change while it runs" if is_broker else _no_settings(resource)
     return _Result(ErrorCode.INVALID_REQUEST, because)
 

@@ -71,10 +71,22 @@ def alter_partition_reassignments(request: Any, _: int) -> Exchange:
     return one(m.AlterPartitionReassignments(partitions=parts), respond)
 
 
-def list_partition_reassignments(_: Any, __: int) -> Exchange:
+def list_partition_reassignments(request: Any, _: int) -> Exchange:
     """List the reassignments in progress."""
 
     def respond(answer: Answer) -> Values:
-        return {"throttle_time": 0, **explained(answer.error), "topics": []}
+        # A refusal names what was asked for, as if it had no replicas.
+        refused = () if answer.error is NO_ERROR else request.topics or ()
+        topics = [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": index, "replicas": (), "adding_replicas": (), "removing_replicas": ()}
+                    for index in topic.partition_indexes
+                ],
+            }
+            for topic in refused
+        ]
+        return {"throttle_time": 0, **explained(answer.error), "topics": topics}
 
     return one(m.ListPartitionReassignments(), respond)

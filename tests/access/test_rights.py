@@ -260,7 +260,7 @@ DOCUMENTED = {
     "ListPartitionReassignments": {"Cluster Describe"},
     "IncrementalAlterConfigs": {"Cluster AlterConfigs", "Group AlterConfigs", "Topic AlterConfigs"},
     "CreatePartitions": {"Topic Alter"},
-    "OffsetForLeaderEpoch": {"Topic Describe"},  # Kafka: ClusterAction for its followers
+    "OffsetForLeaderEpoch": {"Topic Describe", "Cluster ClusterAction"},
     "OffsetDelete": {"Group Delete", "Topic Read"},
     "DescribeProducers": {"Topic Read"},
     "BrokerRegistration": {"Cluster ClusterAction"},
@@ -320,6 +320,16 @@ def test_allowed_partitions_continue_and_the_others_are_refused_in_the_same_repl
         ("secret", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     ]
     assert str(verdict.denial) == "Write on Topic 'secret'"
+
+
+def test_a_group_is_looked_at_even_if_none_of_its_topics_may_be_read() -> None:
+    """Whoever may delete the group is told that there is none."""
+    request = m.OffsetDelete(group_id="absent", partitions=(TopicPartition(TOPIC, 0),))
+    verdict = authorize(only(Right(Resource.GROUP, Operation.DELETE), "absent"), ALICE, request, 0)
+    assert verdict.request == attrs.evolve(request, partitions=())
+    assert verdict.amendment is not None
+    (refused,) = verdict.amendment.refused
+    assert refused.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_a_transaction_gets_all_of_its_partitions_or_none() -> None:

@@ -133,7 +133,7 @@ def test_throttles_that_no_broker_has_can_be_removed(wire: KafkaSocket, name: st
             ALTER_REASSIGNMENTS,
             {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [1]}]}]},
         ),
-        (LIST_REASSIGNMENTS, {"topics": None}),
+        (LIST_REASSIGNMENTS, {"topics": [{"name": "t", "partition_indexes": [0]}]}),
     ],
 )
 def test_a_client_without_rights_is_told_so(api: int, values: dict[str, Any]) -> None:
@@ -146,3 +146,9 @@ def test_a_client_without_rights_is_told_so(api: int, values: dict[str, Any]) ->
         assert told.replica_election_results[0].partition_result[0].error_code == denied
     if api == ALTER_REASSIGNMENTS:
         assert told.responses[0].partitions[0].error_code == denied
+    if api == LIST_REASSIGNMENTS:
+        (topic,) = told.topics
+        assert (topic.name, [(each.partition_index, each.replicas) for each in topic.partitions]) == (
+            "t",
+            [(0, ())],
+        ), "a refusal names what was asked for"

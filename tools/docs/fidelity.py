@@ -253,15 +253,11 @@ DIFFERENCES: Final = (
     Difference(
         what="requests of clients that lack a right",
         kafka="Some look at the state first: if a client may describe topics but not delete them, "
-        "DeleteTopics of a topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION; if it may delete a "
-        "group but not read the topic, OffsetDelete of a group that does not exist gets GROUP_ID_NOT_FOUND. "
-        "OffsetForLeaderEpoch is also allowed with ClusterAction. A refused ListPartitionReassignments names "
-        "the partitions of the request.",
-        here="Rights are checked before anything else. OffsetForLeaderEpoch needs Describe on the topic, and "
-        "a refused ListPartitionReassignments lists nothing.",
-        because="A refusal does not tell whether something exists. Only followers have ClusterAction without "
-        "Describe, and there are none.",
-        noticed="TOPIC_AUTHORIZATION_FAILED in these cases.",
+        "DeleteTopics of a topic that does not exist gets UNKNOWN_TOPIC_OR_PARTITION; if it may not alter "
+        "the settings of a broker, AlterConfigs gets INVALID_REQUEST for another broker or an invalid value.",
+        here="Rights are checked before the state.",
+        because="A refusal does not tell whether something exists.",
+        noticed="TOPIC_AUTHORIZATION_FAILED or CLUSTER_AUTHORIZATION_FAILED in these cases.",
     ),
     Difference(
         what="compaction",
@@ -365,8 +361,8 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="settings of brokers, and of internal topics",
-        kafka="AlterConfigs and IncrementalAlterConfigs change some of them at run time; groups also have "
-        "settings.",
+        kafka="AlterConfigs and IncrementalAlterConfigs change some of them at run time; groups, client "
+        "metrics and the loggers of a broker also have settings.",
         here="A broker's settings are fixed when it starts, and the settings of internal topics follow "
         "from them. Settings of other topics can be changed at run time.",
         because="One process has no other brokers to keep in step, and a restart takes a moment.",

@@ -123,9 +123,7 @@ def authorize(acls: Acls, principal: str, request: Request, version: int) -> Ver
         filters=filters,
     )
     denial = _denial(of_entries, _named(denied[0])) if denied else None
-    # The reply is made here if nothing is left to do. Metadata and DescribeConfigs say more than their
-    # entries (nodes, settings of a node), so the node still answers those.
-    is_nothing_left = not kept and bool(entries) and not isinstance(request, m.Metadata | m.DescribeConfigs)
+    is_nothing_left = not kept and bool(entries) and type(request) not in SAYS_MORE
     if is_nothing_left or (row.all_or_none and denial is not None):
         reply = API_BY_REQUEST[type(request)].reply
         return Verdict(body=reply(**{amendment.field: amendment.refused}), denial=denial)
@@ -232,6 +230,13 @@ REFUSALS: Final[dict[type[Any], Refuse]] = {
     m.DescribeTransactions: lambda name, error: m.TransactionDescription(transactional_id=name, error=error),
 }  # fmt: skip
 """How a refused entry is answered, for each request with a need of entries."""
+
+
+SAYS_MORE: Final = frozenset({m.Metadata, m.DescribeConfigs, m.OffsetDelete})
+"""The node answers these even if every entry is refused, since the reply says more than its entries: nodes,
+settings of a node, whether offsets of the group can be deleted at all. The reply to any other request is made
+without the node.
+"""
 
 
 def _field_of_entries(request: type[Any]) -> str:

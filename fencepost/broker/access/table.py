@@ -139,7 +139,9 @@ RIGHTS: Final[dict[type[Any], RequestRights]] = {
     )),
     m.Fetch: RequestRights((_need(_R.TOPIC, _O.READ, "partitions"),)),
     m.ListOffsets: RequestRights((_need(_R.TOPIC, _O.DESCRIBE, "partitions"),)),
-    m.OffsetForLeaderEpoch: RequestRights((_need(_R.TOPIC, _O.DESCRIBE, "partitions"),)),
+    m.OffsetForLeaderEpoch: RequestRights((
+        Need((Right(_R.TOPIC, _O.DESCRIBE), Right(_R.CLUSTER, _O.CLUSTER_ACTION)), "partitions"),
+    )),
     m.Metadata: RequestRights(
         (_need(_R.TOPIC, _O.DESCRIBE, "topics", when=_NAMES_TOPICS),),
         (Filter("topics", _DESCRIBE_TOPIC, when=_NAMES_NO_TOPICS),),
