@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
-from fencepost.protocol.terms import INT32_MAX, INT64_MAX, ConfigType
+from fencepost.protocol.terms import INT32_MAX, INT64_MAX, INT64_MIN, ConfigType
 
 COMPACT: Final = "compact"
 DELETE: Final = "delete"
@@ -68,6 +68,8 @@ class ConfigDef(NamedTuple):
                 return "0 to 1"
             case ConfigType.LIST:
                 return "delete, compact, both, or empty"
+            case _ if self.lowest == INT64_MIN:
+                return "any number"
             case _ if self.highest is None:
                 return f"at least {self.lowest:,}"
             case _:

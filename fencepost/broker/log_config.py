@@ -14,7 +14,7 @@ import attrs
 from fencepost.broker.config_def import COMPACT, DELETE, ConfigDef
 from fencepost.broker.fixed_configs import FIXED_CONFIGS, FixedSetting
 from fencepost.journal.journal import SEGMENT_BYTES_MAX, JournalSettings
-from fencepost.protocol.terms import ConfigType
+from fencepost.protocol.terms import INT64_MIN, ConfigType
 
 UNLIMITED: Final = -1  # of retention.ms and retention.bytes
 # A reader that is slower than the compaction has delete.retention.ms to see a tombstone or a marker. An
@@ -82,7 +82,7 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigDef]] = {
     "message.timestamp.before.max.ms": ConfigDef("log.message.timestamp.before.max.ms", _LONG),
     "min.cleanable.dirty.ratio": ConfigDef("log.cleaner.min.cleanable.ratio", ConfigType.DOUBLE),
     "min.compaction.lag.ms": ConfigDef("log.cleaner.min.compaction.lag.ms", _LONG),
-    "retention.bytes": ConfigDef("log.retention.bytes", _LONG, UNLIMITED),
+    "retention.bytes": ConfigDef("log.retention.bytes", _LONG, INT64_MIN),  # any negative one is unlimited
     "retention.ms": ConfigDef("log.retention.ms", _LONG, UNLIMITED),
     "segment.bytes": ConfigDef("log.segment.bytes", _INT, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
     "segment.ms": ConfigDef("log.roll.ms", _LONG, 1),

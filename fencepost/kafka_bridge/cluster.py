@@ -271,9 +271,14 @@ def _create_topics(request: Any, context: Context) -> Exchange:
 
     @cache
     def configs(own: Sequence[m.TopicConfig]) -> list[Values]:
-        """The settings of a topic; most topics have the same ones, and theirs are made once."""
+        """The settings of a topic, its own as they were written. Most topics have the same ones, and theirs
+        are made once.
+        """
         texts = {each.name: each.value for each in own if each.value is not None}
-        return [config_values(config) for config in context.topics.topic_configs(texts)]
+        return [
+            {**config_values(config), "value": texts.get(config.name, config.value)}
+            for config in context.topics.topic_configs(texts)
+        ]
 
     def created(result: m.TopicError) -> Values:
         is_created, error = result.error is NO_ERROR, NO_ERROR

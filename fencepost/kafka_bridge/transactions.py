@@ -235,15 +235,29 @@ def describe_transactions(request: Any, _: int) -> Exchange:
     return one(m.DescribeTransactions(transactional_ids=names), respond)
 
 
+# Kafka's schema has no other defaults.
+_UNDESCRIBED: Final[Values] = {
+    "transaction_state": "",
+    "transaction_timeout": 0,
+    "transaction_start_time": 0,
+    "producer_id": 0,
+    "producer_epoch": 0,
+    "topics": (),
+}
+"""The fields of an entry with an error."""
+
+
 def _not_described(name: str, error: ErrorCode) -> m.TransactionDescription:
     return m.TransactionDescription(transactional_id=name, error=error)
 
 
 def _transaction(described: m.TransactionDescription) -> Values:
+    if described.error is not NO_ERROR:
+        return {"error_code": described.error, "transactional_id": described.transactional_id, **_UNDESCRIBED}
     return {
-        "error_code": described.error,
+        "error_code": NO_ERROR,
         "transactional_id": described.transactional_id,
-        "transaction_state": described.state.title if described.error is NO_ERROR else "",
+        "transaction_state": described.state.title,
         "transaction_timeout": described.timeout_ms,
         "transaction_start_time": described.start_ms,
         "producer_id": described.producer_id,

@@ -27,6 +27,7 @@ NO_TOPIC_ID: Final = bytes(16)  # Uuid.ZERO_UUID
 
 INT16_MAX: Final = 2**15 - 1
 INT32_MAX: Final = 2**31 - 1
+INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
 # One epoch is held back so that the coordinator can always fence (TransactionMetadata.isEpochExhausted).

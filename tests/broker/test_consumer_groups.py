@@ -122,6 +122,28 @@ def test_a_target_is_computed_at_most_once_in_an_interval() -> None:
     assert beats(story, "a", 2) == (2, ["orders-0"])
 
 
+@pytest.mark.parametrize(
+    ("preferred", "chosen"),
+    [
+        ((None, "range"), "range"),
+        (("range", "uniform"), "uniform"),
+        (("uniform", "range"), "uniform"),
+        (("range", "uniform", "range"), "range"),
+    ],
+)
+def test_the_assignor_of_most_members_is_chosen_and_of_two_the_default(
+    preferred: tuple[str | None, ...], chosen: str
+) -> None:
+    story = story_of()
+    for number, assignor in enumerate(preferred):
+        request = beat_request(f"m{number}", 0, topics=("orders",), owned=(), story=story, timeout_ms=10_000)
+        assert story.ask(attrs.evolve(request, server_assignor=assignor)).error is ErrorCode.NONE
+    (described,) = body_of(
+        story.ask(m.ConsumerGroupDescribe(groups=(GROUP,))), m.ConsumerGroupDescribeReply
+    ).groups
+    assert described.assignor_name == chosen
+
+
 def test_members_that_are_silent_leave_the_group() -> None:
     story = story_of()
     joins(story, "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -30,7 +31,7 @@ API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS = 
 SYNC_GROUP, DESCRIBE_GROUPS, SASL_HANDSHAKE, DELETE_GROUPS, DESCRIBE_CLUSTER = 14, 15, 17, 42, 60
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 44
 CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE, DESCRIBE_TOPIC_PARTITIONS = 68, 69, 75
-DESCRIBE_PRODUCERS, DESCRIBE_LOG_DIRS = 61, 35
+DESCRIBE_PRODUCERS, DESCRIBE_LOG_DIRS, DESCRIBE_TRANSACTIONS = 61, 35, 65
 TOPIC, GROUP = "orders", "readers"
 
 
@@ -403,6 +404,18 @@ def test_settings_that_are_not_named_are_defaults_again(
     assert own_settings(wire, kept) == OWN
     assert alter(wire, version, asked) == [(kept, NO_ERROR)]
     assert own_settings(wire, kept) == configs
+
+
+def test_a_new_topic_is_shown_with_the_settings_as_they_were_written(wire: KafkaSocket) -> None:
+    """A description shows what they mean."""
+    written = {"retention.bytes": "-5", "retention.ms": " 7 ", "cleanup.policy": "compact,compact"}
+    topics = [new_topic("written", *written.items())]
+    (made,) = ask(wire, CREATE_TOPICS, 7, topics=topics, timeout=9_000, validate_only=False).topics
+    assert made.error_code == NO_ERROR
+    shown = {each.name: each.value for each in made.configs if each.config_source == ConfigSource.TOPIC}
+    assert shown == written
+    meant = {"retention.bytes": "-5", "retention.ms": "7", "cleanup.policy": "compact"}
+    assert own_settings(wire, "written") == meant
 
 
 @pytest.mark.parametrize(
@@ -893,3 +906,37 @@ def fetch(wire: KafkaSocket, version: int, topic: str = TOPIC, **more: Any) -> A
         "rack_id": "",
     }
     return ask(wire, FETCH, version, **usual | more)
+
+
+@pytest.mark.parametrize("version", [4, 7, 11])
+def test_an_unknown_special_timestamp_is_refused_before_the_partition_is_looked_up(
+    wire: KafkaSocket, version: int
+) -> None:
+    later = -7
+    asked = [
+        {"partition_index": 0, "current_leader_epoch": 5, "timestamp": later},
+        {"partition_index": 9, "current_leader_epoch": -1, "timestamp": later},
+        {"partition_index": 8, "current_leader_epoch": -1, "timestamp": -1},
+    ]
+    topics = [{"name": TOPIC, "partitions": asked}]
+    told = ask(wire, LIST_OFFSETS, version, replica_id=-1, isolation_level=0, timeout=1_000, topics=topics)
+    assert {part.partition_index: part.error_code for part in told.topics[0].partitions} == {
+        0: ErrorCode.UNSUPPORTED_VERSION,
+        9: ErrorCode.UNSUPPORTED_VERSION,
+        8: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+
+
+def test_a_transactional_id_that_is_not_described_has_zeros(
+    broker: fencepost.Broker, wire: KafkaSocket
+) -> None:
+    """Kafka leaves the fields at the defaults of its schema. kio does not read such a timestamp."""
+    with fencepost.Producer(broker.address, transactional_id="present") as producer:
+        producer.init_transactions()  # the coordinator is there
+    frame = struct.pack(">hhih", DESCRIBE_TRANSACTIONS, 0, 7, -1) + b"\0" + b"\3\7absent\1\0"
+    described = wire.exchange(frame)
+    nothing = b"\1" + struct.pack(">iqqh", 0, 0, 0, 0) + b"\1\0"  # no state, times, producer, no topics
+    not_found = struct.pack(">h", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND) + b"\7absent" + nothing
+    invalid = struct.pack(">h", ErrorCode.INVALID_REQUEST) + b"\1" + nothing
+    header = struct.pack(">i", 7) + b"\0" + struct.pack(">i", 0)
+    assert described == header + b"\3" + not_found + invalid + b"\0"

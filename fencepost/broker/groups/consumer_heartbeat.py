@@ -17,7 +17,7 @@ import attrs
 
 from fencepost.broker.check_tables import Check
 from fencepost.broker.contract import Received, Refused
-from fencepost.broker.groups.assignors import ASSIGNORS, UNIFORM, AssignmentInput
+from fencepost.broker.groups.assignors import ASSIGNORS, AssignmentInput
 from fencepost.broker.groups.consumer_group import (
     ConsumerGroup,
     SubscribableTopics,
@@ -325,9 +325,9 @@ def _assign(turn: ConsumerTurn) -> None:
 
 
 def assignor_of(group: ConsumerGroup) -> str:
-    """The assignor that most members prefer, or the default (computePreferredServerAssignor)."""
-    votes = Counter(each.assignor for each in group.subscriptions.values() if each.assignor is not None)
-    return votes.most_common(1)[0][0] if votes else UNIFORM
+    """The assignor that most members prefer (computePreferredServerAssignor); of several, the default."""
+    votes = Counter(each.assignor for each in group.subscriptions.values())
+    return max(ASSIGNORS, key=votes.__getitem__)
 
 
 # --- departures ------------------------------------------------------------------------------------------

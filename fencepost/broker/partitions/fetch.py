@@ -246,13 +246,12 @@ def list_offsets(node: Node, request: m.ListOffsets, to: ReplyTo, now: int) -> N
 
 def _plan_offset(node: Node, part: m.ListOffsetsPartition, isolation_level: IsolationLevel) -> OffsetPlan:
     key = TopicPartition(part.topic, part.partition)
-    log = _led(node, key, part.current_leader_epoch)
     error, before, found = NO_ERROR, NO_OFFSET, _NOWHERE
     is_lookup = part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP
-    if isinstance(log, ErrorCode):
-        error, is_lookup = log, False
-    elif not is_lookup and part.timestamp not in _ENDS:
+    if not is_lookup and part.timestamp not in _ENDS:
         error = ErrorCode.UNSUPPORTED_VERSION  # a special timestamp of a later Kafka
+    elif isinstance(log := _led(node, key, part.current_leader_epoch), ErrorCode):
+        error, is_lookup = log, False
     else:
         state = log.partition
         before, start, epoch = state.end_for(isolation_level), state.log_start_offset, state.leader_epoch
