@@ -129,9 +129,9 @@ DIFFERENCES: Final = (
         what="record format that clients write",
         kafka="Magic 2: varints, record by record.",
         here="Fencepost's own client writes Kafka's 61-byte header with magic 109, followed by msgpack "
-        "columns. Batches of Kafka's clients, control batches and internal topics are byte for byte "
-        "Kafka's. A Fetch from a Kafka client gets columns re-encoded as magic 2, without compression, and a "
-        "large batch of columns in parts.",
+        "columns. Batches of Kafka's clients, control batches and, but for sequences, internal topics are "
+        "byte for byte Kafka's. A Fetch from a Kafka client gets columns re-encoded as magic 2, without "
+        "compression, and a large batch of columns in parts.",
         because="Columns are the fastest format to write and read in pure Python.",
         noticed="Kafka's tools for log files know magic 0 to 2, and cannot read batches that Fencepost's "
         "client wrote.",
@@ -434,6 +434,44 @@ DIFFERENCES: Final = (
         "named.",
         because="Clients look entries up by their names.",
         noticed="Only with hand-crafted requests.",
+    ),
+    Difference(
+        what="a Fetch that has reached its limit of bytes",
+        kafka="Lists aborted transactions also for partitions whose records do not fit any more.",
+        here="Lists them for partitions with records.",
+        because="Without the records, nobody needs the list.",
+        noticed="Only by comparing replies.",
+    ),
+    Difference(
+        what="a timestamp that is looked up after DeleteRecords",
+        kafka="As long as a segment below the log start offset exists, ListOffsets may search it and find "
+        "nothing.",
+        here="Finds the first record at or after the timestamp that can be read.",
+        because="The answer does not depend on when segments are deleted.",
+        noticed="An offset instead of -1.",
+    ),
+    Difference(
+        what="a commit of which no offset is accepted",
+        kafka="If the group does not exist, it is created without offsets, until the next scan for expired "
+        "ones.",
+        here="Nothing is created.",
+        because="A refused request changes nothing.",
+        noticed="Only with hand-crafted requests, such as an OffsetCommit without offsets.",
+    ),
+    Difference(
+        what="sequences in `__consumer_offsets`",
+        kafka="Batches of offsets have base sequence 0, and DescribeProducers shows the last sequence.",
+        here="They have no sequence (-1), as all batches that coordinators write.",
+        because="Only batches of producers are checked for duplicates.",
+        noticed="In a dump of the log, and in DescribeProducers of this topic.",
+    ),
+    Difference(
+        what="a request to the controller that has no time",
+        kafka="Some errors come before the timeout is looked at, others after it.",
+        here="CreateTopics and DeleteTopics get REQUEST_TIMED_OUT even for a topic named twice, and "
+        "DeleteTopics gets UNKNOWN_TOPIC_ID for an unknown id.",
+        because="Both requests are refused in any case.",
+        noticed="Only with hand-crafted requests: no client sends a timeout of 0.",
     ),
     Difference(
         what="record errors in the reply to a Produce (KIP-467)",
