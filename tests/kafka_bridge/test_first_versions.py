@@ -148,6 +148,18 @@ def test_transactions_are_listed_by_pattern(
         assert sorted(each.transactional_id for each in listed.transaction_states) == found
 
 
+@pytest.mark.parametrize(("duration_ms", "found"), [(0, ["pay"]), (1 << 40, ["pay"]), (2**63 - 1, [])])
+def test_an_id_without_a_transaction_has_been_open_since_1970(
+    broker: fencepost.Broker, duration_ms: int, found: list[str]
+) -> None:
+    with fencepost.Producer(broker.address, transactional_id="pay") as producer:
+        producer.init_transactions()
+    with closing(connected(broker.address)) as wire:
+        filters = {"state_filters": (), "producer_id_filters": (), "transactional_id_pattern": None}
+        listed = wire.ask(LIST_TRANSACTIONS, 2, duration_filter=duration_ms, **filters)
+    assert [each.transactional_id for each in listed.transaction_states] == found
+
+
 def test_a_pattern_that_is_none_is_refused(broker: fencepost.Broker) -> None:
     with closing(connected(broker.address)) as wire:
         for pattern in ("(pay", "[", "((a{99}){99}){99}", "(?=look)"):

@@ -437,9 +437,11 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="a Fetch that has reached its limit of bytes",
-        kafka="Lists aborted transactions also for partitions whose records do not fit any more.",
-        here="Lists them for partitions with records.",
-        because="Without the records, nobody needs the list.",
+        kafka="The bytes of a partition end at the limit, in the middle of a batch, and what is cut off "
+        "counts for the limits of the partitions that follow. Aborted transactions are also listed for "
+        "partitions whose records do not fit any more.",
+        here="Batches are complete, and aborted transactions are listed for partitions with records.",
+        because="Clients drop incomplete batches, and need no list without records.",
         noticed="Only by comparing replies.",
     ),
     Difference(
@@ -531,10 +533,11 @@ DIFFERENCES: Final = (
     Difference(
         what="values that no client sends",
         kafka="A Fetch that claims to be a follower's gets NOT_LEADER_OR_FOLLOWER, and one with a leader "
-        "epoch below -1 has none. A Fetch with epoch 0 and without partitions opens a session. "
+        "epoch below -1 has none. A ListOffsets with another replica id than -1 ignores its isolation level. "
+        "A Fetch with epoch 0 and without partitions opens a session. "
         "min.cleanable.dirty.ratio may be NaN, or a hexadecimal number such as 0x1p-1.",
-        here="Each Fetch is a consumer's, and a leader epoch below -1 is too old. There is no session "
-        "without partitions. The ratio is a decimal number from 0 to 1.",
+        here="Each Fetch and ListOffsets is a consumer's, and a leader epoch below -1 is too old. There is "
+        "no session without partitions. The ratio is a decimal number from 0 to 1.",
         because="They need no code of their own.",
         noticed="Only with hand-crafted requests.",
     ),

@@ -21,7 +21,6 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
-    NO_TIMESTAMP,
     TRANSACTION_STATE_TOPIC,
     CoordinatorType,
     TopicPartition,
@@ -216,12 +215,8 @@ def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now:
             for name, record in log.coordinator.records.items()
             if (not request.states or record.state.title in request.states)
             and (not request.producer_ids or record.producer_id in request.producer_ids)
-            and (
-                request.duration_ms < 0
-                # An id without a start time passes this filter, as in Kafka.
-                or record.start_ms == NO_TIMESTAMP
-                or now - record.start_ms > request.duration_ms
-            )
+            # An id without a transaction counts as open since 1970, as in Kafka.
+            and (request.duration_ms < 0 or now - record.start_ms > request.duration_ms)
             and is_wanted(name)
         ),
         key=lambda item: item[0],
