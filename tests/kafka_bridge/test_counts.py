@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from dataclasses import fields
+from functools import cache
 from itertools import islice
 from random import Random
 from typing import Any, Final, get_args, get_origin
@@ -25,14 +26,18 @@ from fencepost.protocol.wire_protocol import SessionRoom
 from tests.attack.kafka_frames import damaged_frames
 from tests.kafka_bridge.samples import NoTopics, sample, with_unknown_tags
 
-SCHEMAS: Final = [
-    load_request_schema(api.key, version)
-    for api in SERVED.values()
-    for version in range(api.first, api.last + 1)
+VERSIONS: Final = [
+    (api.key, version) for api in SERVED.values() for version in range(api.first, api.last + 1)
 ]
 PRODUCE, METADATA, DELETE_GROUPS = 0, 3, 42
 FRAMES: Final = 2_000
 HUGE: Final = b"\xff\xff\xff\xff\x07"  # 2,147,483,646 entries of a compact array
+
+
+@cache
+def schemas() -> list[type[Any]]:
+    """Of every request that is served. Loading takes a second, which processes without these tests save."""
+    return [load_request_schema(key, version) for key, version in VERSIONS]
 
 
 def frame(key: int, version: int, body: bytes) -> memoryview:
@@ -64,7 +69,7 @@ def produce(topics: bytes, count: int) -> bytes:
 
 def test_a_walk_misses_the_last_byte_of_every_request() -> None:
     random, count = Random(1), 0
-    for schema in SCHEMAS:
+    for schema in schemas():
         value, out = sample(schema, random), io.BytesIO()
         entity_writer(schema)(out, value)
         for data in filter(None, (out.getvalue(), with_unknown_tags(value, random))):
@@ -72,7 +77,7 @@ def test_a_walk_misses_the_last_byte_of_every_request() -> None:
             with pytest.raises(ProtocolViolation):
                 check_counts(schema, memoryview(data)[:-1], 0)
             count += 1
-    assert count > len(SCHEMAS)
+    assert count > len(VERSIONS)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +163,7 @@ def test_damaged_frames_are_refused_and_are_no_bugs() -> None:
 
 def test_no_tagged_field_of_a_request_is_an_array() -> None:
     """A walk steps over them by their size."""
-    assert {schema: found for schema in SCHEMAS if (found := arrays_in_tags(schema))} == {}
+    assert {schema: found for schema in schemas() if (found := arrays_in_tags(schema))} == {}
 
 
 def arrays_in_tags(schema: Any, *, is_tagged: bool = False) -> list[str]:
