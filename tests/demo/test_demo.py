@@ -98,7 +98,7 @@ def test_without_one_protection_the_damage_is_seen(tmp_path: Path, broken: str) 
 
 
 def test_it_cleans_up_when_it_is_interrupted(tmp_path: Path) -> None:
-    with started("demo", "--flights", "100000", "--directory", str(tmp_path)) as process:
+    with started("demo", "--flights", "10000", "--directory", str(tmp_path)) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if "become delays" in line:
