@@ -6,24 +6,20 @@ these imports happens in `main`, which ends quietly on Ctrl-C.
 
 import sys
 
-# Imports create many objects and leave hardly any garbage. With Python's threshold of 700, the collector
-# scans them hundreds of times.
-YOUNG_OBJECTS = 10_000
-"""The garbage collector starts when there are this many more objects than before."""
-
 
 def main() -> None:
     """Runs the command in sys.argv and exits with its code."""
     try:
         import gc
 
-        gc.set_threshold(YOUNG_OBJECTS)
+        gc.disable()  # imports create many objects and no garbage: it would scan them hundreds of times
         from fencepost.cli.interruptions import Stopped, drop_no_signal
 
         drop_no_signal()
         try:
             from fencepost.cli.application import run_as_process
 
+            gc.enable()
             code = run_as_process(sys.argv[1:])
         except Stopped as stopped:
             code = stopped.code
