@@ -11,8 +11,8 @@ from typing import Final
 import attrs
 
 from fencepost.broker.cluster import config_changes, controller, elections, topics
-from fencepost.broker.cluster.describe_configs import of_another_node
 from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
+from fencepost.broker.cluster.describe_configs import of_another_node
 from fencepost.broker.contract import (
     Assign,
     CleanLog,
