@@ -67,15 +67,16 @@ def test_settings_are_described_with_their_sources(admin: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name", "error"),
-    [
-        ("TOPIC", "absent", Code.UNKNOWN_TOPIC_OR_PART),
-        ("TOPIC", "a/b", Code.TOPIC_EXCEPTION),
-        ("GROUP", "readers", Code.INVALID_REQUEST),
-    ],
+    [("TOPIC", "absent", Code.UNKNOWN_TOPIC_OR_PART), ("TOPIC", "a/b", Code.TOPIC_EXCEPTION)],
 )
 def test_what_has_no_settings_is_refused(admin: Any, kind: str, name: str, error: int) -> None:
     resource = kafka.ConfigResource(kafka.ConfigResource.Type[kind], name)
     assert refused(admin.describe_configs([resource]))[0] == error
+
+
+def test_a_group_has_no_settings(admin: Any) -> None:
+    resource = kafka.ConfigResource(kafka.ConfigResource.Type.GROUP, "readers")
+    assert done(admin.describe_configs([resource])) == {}
 
 
 def alter(admin: Any, name: str, change: str, operation: str, value: str | None, kind: str = "TOPIC") -> Any:
