@@ -31,7 +31,7 @@ import attrs
 from fencepost.check.findings import FindingKind, Findings, Place
 from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, follow_producers, offset_of, sizes_of
 from fencepost.journal.indexes import without_preallocated
-from fencepost.journal.manifest import SegmentSummary, lost_segments
+from fencepost.journal.manifest import KnownSnapshots, SegmentSummary, lost_segments
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
 from fencepost.log_model.partitions import LoggedAbort, ModelProducer
 from fencepost.protocol.checksum import crc32c
@@ -59,6 +59,7 @@ OFFSETS: Final = ("log_start_offset", "last_stable_offset", "high_watermark")
 LISTS: Final = {
     "open_transactions": ("first_offset", "producer_id"),
     "segments": ("base_offset", "end_offset", "bytes", "max_timestamp", "last_crc"),
+    "snapshots": ("offset", "checksum"),
 }
 
 # What findings mean.
@@ -136,15 +137,15 @@ class DerivedFiles:
     def check(self) -> None:
         """Compare all of them with the log, and judge the log's producers on the way."""
         self._check_strays()
-        manifest = self._manifest()
+        manifest = self._manifest
         snapshots = self._snapshot_offsets()
         spoken_of = {*snapshots} if manifest is None else {*snapshots, manifest["high_watermark"]}
         self._begin_with_snapshot()
         follow_producers(self.log, spoken_of, self.findings)
         self._check_indexes()
-        are_torn = (self._read_producers(offset) is None for offset in snapshots)
-        if not self._knows_its_beginning and all(are_torn):
-            what = "it is missing or damaged, and the log before it was deleted"
+        are_useless = (self._read_producers(offset) is None for offset in snapshots)
+        if not self._knows_its_beginning and all(are_useless):
+            what = "it is missing, damaged or of another log, and the log before it was deleted"
             place = self._snapshot(self.log.start_offset)
             self.findings.problem(place, what, UNKNOWN, FindingKind.PRODUCERS_FORGOTTEN)
         for offset in snapshots:
@@ -322,7 +323,21 @@ class DerivedFiles:
         return not start or self._read_producers(start) is not None
 
     def _read_producers(self, offset: int) -> dict[int, ModelProducer] | None:
-        return read_producers(self.storage, self._snapshot(offset).file)
+        return read_producers(self.storage, self.log.directory, offset, self._known_snapshots)
+
+    @cached_property
+    def _known_snapshots(self) -> KnownSnapshots:
+        """What the small files say of the snapshots, if they describe the last state of the log."""
+        manifest, closed = self._manifest, self.closed
+        checksums, end = dict[int, int](), None
+        is_of_boot = manifest is not None and manifest.get("boot_id") == self.storage.boot_id != ""
+        if manifest is not None and (closed is not None or is_of_boot):
+            checksums = {entry["offset"]: entry["checksum"] for entry in manifest["snapshots"]}
+        if manifest is not None and is_of_boot and manifest["segments"]:
+            end = manifest["segments"][-1]["end_offset"]
+        if closed is not None and _is_list_of([closed], ("end_offset", "snapshot")):
+            checksums[closed["end_offset"]] = closed["snapshot"]
+        return KnownSnapshots(checksums, end)
 
     def _begin_with_snapshot(self) -> None:
         """Where older segments were deleted, their producers live on in the snapshot at the start."""
@@ -351,6 +366,13 @@ class DerivedFiles:
         if torn:  # as a loss of power may leave it
             self.findings.tell(log.was_closed, place, torn, DROPPED)
             return
+        if self._known_snapshots.is_unlisted(offset):
+            self.findings.note(place, f"{MANIFEST} does not list it yet", DROPPED)
+            return
+        foreign = _why_foreign(data, offset, self._known_snapshots)
+        if foreign:
+            self.findings.problem(place, f"it was not written for this log: {foreign}", DROPPED)
+            return
         if not self._knows_its_beginning:
             return
         told = _producers_in(data)
@@ -361,7 +383,7 @@ class DerivedFiles:
                 self._compare_producers(offset, producer_id, says, right)
 
     def _snapshot(self, offset: int) -> Place:
-        return Place(f"{self.log.directory}/{offset:020d}{SNAPSHOT_SUFFIX}")
+        return Place(snapshot_file(self.log.directory, offset))
 
     def _compare_producers(
         self, offset: int, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
@@ -413,6 +435,7 @@ class DerivedFiles:
             self.findings.tell(self.log.was_closed or is_synced, place, str(error), means)
             return None
 
+    @cached_property
     def _manifest(self) -> Object | None:
         """The manifest with the fields that matter, all whole numbers."""
         place = Place(f"{self.log.directory}/{MANIFEST}")
@@ -634,10 +657,34 @@ class DerivedFiles:
 Compare = Callable[[ScannedSegment, Place, list[tuple[Any, ...]]], None]
 
 
-def read_producers(storage: StorageReader, snapshot: str) -> dict[int, ModelProducer] | None:
-    """The producers in a snapshot; None if there is no whole one."""
-    data = storage.read_file(snapshot)
-    return None if data is None or _why_torn(data) else _producers_in(data)
+def snapshot_file(directory: str, offset: int) -> str:
+    """The path of a producer snapshot."""
+    return f"{directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
+
+
+def read_producers(
+    storage: StorageReader, directory: str, offset: int, known: KnownSnapshots
+) -> dict[int, ModelProducer] | None:
+    """The producers in a snapshot; None if there is no whole one, or not the one that was written there."""
+    data = storage.read_file(snapshot_file(directory, offset))
+    if data is None or _why_torn(data) or _why_foreign(data, offset, known):
+        return None
+    return _producers_in(data)
+
+
+def _why_foreign(snapshot: bytes, offset: int, known: KnownSnapshots) -> str:
+    """Why a valid snapshot is not of this log, as its content or the small files say; empty if it may be."""
+    told = _producers_in(snapshot).values()
+    named = max((max(each.last_offset, each.first_offset) for each in told), default=NO_OFFSET)
+    if named >= offset:
+        return f"it names offset {named}, which is not before its own"
+    return known.objection(offset, _checksum_in(snapshot))
+
+
+def _checksum_in(snapshot: bytes) -> int:
+    """The checksum in a valid snapshot."""
+    _, checksum, _ = _SNAPSHOT_HEAD.unpack_from(snapshot)
+    return checksum
 
 
 def _producers_in(snapshot: bytes) -> dict[int, ModelProducer]:

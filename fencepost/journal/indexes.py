@@ -293,6 +293,12 @@ def encode_snapshot(producers: Sequence[ProducerSnapshot]) -> bytes:
     return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
 
 
+def snapshot_checksum(snapshot: bytes) -> int:
+    """The checksum in a whole snapshot file. It tells the file from other snapshots."""
+    _, checksum = _HEAD.unpack_from(snapshot)
+    return checksum
+
+
 def decode_snapshot(data: bytes) -> list[ProducerSnapshot]:
     """The producers in a snapshot file; CorruptIndex when it is truncated, damaged or of another version."""
     if len(data) < _HEAD.size + _COUNT.size:

@@ -33,7 +33,8 @@ older leader epoch, and after a disk failure it refuses every write.
 #
 # Order of writes. The index files, the manifest and the snapshots describe bytes that were written before
 # them. A crash between two of these writes leaves a description that says too little, never one that says too
-# much. Only a new segment is listed in the manifest before it has a file. Batches do not name their
+# much. Only a new segment is listed in the manifest before it has a file, with the snapshot that was written
+# where it begins. Batches do not name their
 # partition, so recovery could not tell a foreign segment at the end of a log from one that was begun just
 # before a kill.
 
@@ -63,7 +64,7 @@ from fencepost.journal.open_files import OpenFiles
 from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.recovery import Recovery
 from fencepost.journal.segments import BATCH_SIZE_MAX, LOG, Segment, file_name
-from fencepost.journal.snapshots import open_in_snapshot, read_snapshot
+from fencepost.journal.snapshots import open_in_snapshot
 from fencepost.journal.storage import CLEANED_SUFFIX, DamagedLog, Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError, ProtocolViolation
@@ -280,10 +281,11 @@ class Journal:
         """Open a new segment at the log end, with a snapshot of the producers; no new segment when the last
         is empty.
         """
+        # In this order, the manifest that lists the segment lists the snapshot, too.
+        self.write_snapshot(producers)
         with self._writing():
             if self._active.size:
                 self._start_segment()
-        self.write_snapshot(producers)
 
     def _start_segment(self) -> None:
         full = self._active
@@ -312,10 +314,17 @@ class Journal:
                 attrs.evolve(
                     self._manifest,
                     segments=segments,
+                    snapshots=self._snapshots.summaries(),
                     durable_end=self._durable_end,
                     boot_id=self._storage.boot_id,
                 )
             )
+
+    def _list_snapshots(self) -> None:
+        """Let the manifest list all snapshots: after a kill, others do not count."""
+        listed = self._snapshots.summaries()
+        if self._manifest is not None and self._manifest.snapshots != listed:
+            self._save_manifest(attrs.evolve(self._manifest, snapshots=listed))
 
     def move_log_start(self, offset: int) -> int:
         """Delete the records before `offset`, durably. Returns the first offset of the batch that holds
@@ -343,8 +352,8 @@ class Journal:
         )
 
     def open_at(self, offset: int) -> OpenTransactions | None:
-        """The transactions that the snapshot at an offset has open; None without a snapshot."""
-        producers = read_snapshot(self._storage, self._directory, offset)
+        """The transactions that the snapshot at an offset has open; None without one. In any thread."""
+        producers = self._snapshots.read_known(offset)
         return None if producers is None else open_in_snapshot(producers)
 
     def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
@@ -398,6 +407,7 @@ class Journal:
                 break
         with self._writing():
             self._snapshots.sync(self._bases[count])
+            self._list_snapshots()
             for segment in self._segments[:count]:  # oldest first, so that a crash leaves no gap
                 segment.remove()
             for offset in [*self._snapshots.offsets.irange(maximum=self._bases[count] - 1)]:
@@ -562,6 +572,7 @@ class Journal:
             high_watermark=state.high_watermark,
             open_transactions=state.open_transactions,
             segments=tuple([segment.summary for segment in self._segments]),
+            snapshots=self._snapshots.summaries(),
             durable_end=self._durable_end,
             boot_id=self._storage.boot_id,
         )
@@ -569,7 +580,7 @@ class Journal:
             raise StorageError(self.failed)
         older = self._manifest
         if older is not None and not promises:
-            older = attrs.evolve(older, durable_end=manifest.durable_end)
+            older = attrs.evolve(older, durable_end=manifest.durable_end, snapshots=manifest.snapshots)
         if not manifest.replaces(older):
             return
         self.check_place()
@@ -598,7 +609,11 @@ class Journal:
             is_there = file_name(self._active.base_offset, LOG) in self._storage.files(self._directory)
         except DamagedLog:
             is_there = False
-        return None if is_there else self._active.checkpoint_entry().as_evidence()
+        return None if is_there else self._marked(self._active.checkpoint_entry()).as_evidence()
+
+    def _marked(self, last: SyncedSegment) -> SyncedSegment:
+        """The last segment as the mark of a clean stop describes it."""
+        return attrs.evolve(last, snapshot=self._snapshots.checksum(last.end_offset))
 
     def sync(self, *, syncs_upper: bool = True) -> int:
         """Make the log durable, and return the offset below which it survives a power failure. May run in a
@@ -671,7 +686,7 @@ class Journal:
                 # The mark has the synced end. The broker writes it into the manifest after its next start.
                 self.write_manifest(state, promises=False)
             self.failed = f"{self.partition} is closed"
-            self.next_clean_mark = self._unchanged
+            self.next_clean_mark = self._marked(self._unchanged)
         self.abandon()
 
     def _saves_reading(self) -> bool:

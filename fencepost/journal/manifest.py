@@ -20,9 +20,12 @@ log start moves back only to the end of a log that lost its deleted records with
 # They are JSON for the people who look into a directory; together they are a few hundred bytes per segment.
 # Each has a checksum and names its own path: a directory that was renamed or swapped with another one must
 # not be served under its new name. The entry of a segment has the checksum of its last batch, which tells its
-# log file from that of another log. Manifest and log start also have the id of their topic, because a file of
-# the same name may come from another cluster, or from a topic that was deleted. Kafka has the id in a file of
-# its own, `partition.metadata`, and refuses a log of another topic (KIP-516, InconsistentTopicIdException).
+# log file from that of another log. In the same way, the manifest and the mark of a clean shutdown have the
+# checksums of the producer snapshots, whose format is Kafka's and binds them to no log.
+#
+# Manifest and log start also have the id of their topic, because a file of the same name may come from
+# another cluster, or from a topic that was deleted. Kafka has the id in a file of its own,
+# `partition.metadata`, and refuses a log of another topic (KIP-516, InconsistentTopicIdException).
 
 from __future__ import annotations
 
@@ -41,10 +44,11 @@ from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.terms import NO_TOPIC_ID, parse_topic_id, spell_topic_id
 
 MANIFEST_FILE: Final = "manifest.json"
-MANIFEST_VERSION: Final = 4
+MANIFEST_VERSION: Final = 5
 WRITTEN_AS: Final = "file"  # the last field but one of each file: its path in the data directory
 CHECKSUM: Final = "checksum"  # the last field
-Entry = TypeVar("Entry", bound="SegmentSummary")
+Entry = TypeVar("Entry", bound="SegmentSummary | SnapshotSummary")
+NO_CHECKSUM: Final = -1  # a CRC-32C is not negative
 
 
 class MisplacedFile(CorruptIndex):
@@ -73,6 +77,14 @@ class SegmentSummary:
 
 
 @attrs.frozen(kw_only=True)
+class SnapshotSummary:
+    """A manifest's entry for one producer snapshot, which tells it from that of another log."""
+
+    offset: int
+    checksum: int
+
+
+@attrs.frozen(kw_only=True)
 class ManifestState:
     """What the partition leader knows and the journal does not; no offset is beyond the log end."""
 
@@ -94,6 +106,7 @@ class Manifest:
     high_watermark: int
     open_transactions: tuple[OpenTransaction, ...]
     segments: tuple[SegmentSummary, ...]
+    snapshots: tuple[SnapshotSummary, ...]
     durable_end: int
     """The offset below which the log was synced; -1 if no process has synced it."""
     boot_id: str
@@ -180,6 +193,44 @@ def described_files(
     return described
 
 
+class KnownSnapshots(NamedTuple):
+    """What the small files say of the producer snapshots of a log."""
+
+    checksums: dict[int, int]
+    """By offset; NO_CHECKSUM where none was."""
+    end: int | None = None
+    """Where the manifest ends that lists all snapshots that counted; None if there were perhaps others."""
+
+    def objection(self, offset: int, checksum: int) -> str:
+        """Why a whole snapshot was not written for this log; empty if the small files do not say so."""
+        known = self.checksums.get(offset, checksum if self.end is None else NO_CHECKSUM)
+        if known == NO_CHECKSUM:
+            return f"none was there at offset {offset}"
+        return "" if known == checksum else "its checksum is not the one that was noted here"
+
+    def is_unlisted(self, offset: int) -> bool:
+        """Whether a snapshot came after the manifest, if it is of this log. Only a kill leaves such a one,
+        and the log still has all that it says.
+        """
+        return self.end is not None and offset >= self.end and offset not in self.checksums
+
+
+def known_snapshots(
+    manifest: Manifest | None, clean_mark: SyncedSegment | None, *, boot_id: str
+) -> KnownSnapshots:
+    """What the small files say of the snapshots of a partition. As for log files, a manifest may be outdated
+    after a loss of power; one of the same boot is never older than a deletion of segments.
+    """
+    checksums, end = dict[int, int](), None
+    if manifest is not None and (clean_mark is not None or manifest.is_of_boot(boot_id)):
+        checksums = {each.offset: each.checksum for each in manifest.snapshots}
+    if manifest is not None and manifest.is_of_boot(boot_id) and manifest.segments:
+        end = manifest.log_end_offset
+    if clean_mark is not None:
+        checksums[clean_mark.end_offset] = clean_mark.snapshot
+    return KnownSnapshots(checksums, end)
+
+
 def encode_manifest(manifest: Manifest, *, directory: str) -> bytes:
     """The bytes of `manifest.json`."""
     content = {
@@ -191,6 +242,7 @@ def encode_manifest(manifest: Manifest, *, directory: str) -> bytes:
         "durable_end": manifest.durable_end,
         "boot_id": manifest.boot_id,
         "open_transactions": [transaction._asdict() for transaction in manifest.open_transactions],
+        "snapshots": [attrs.asdict(snapshot) for snapshot in manifest.snapshots],
     }
     return _encode_with_segments(content, manifest.segments, place=f"{directory}/{MANIFEST_FILE}")
 
@@ -213,6 +265,7 @@ def decode_manifest(data: bytes, *, directory: str) -> Manifest:
                 for t in content["open_transactions"]
             ),
             segments=tuple(_read(SegmentSummary, segment) for segment in content["segments"]),
+            snapshots=tuple(_read(SnapshotSummary, snapshot) for snapshot in content["snapshots"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptIndex(f"the manifest has a missing or invalid field: {error!r}") from error
@@ -226,7 +279,7 @@ def _read(kind: type[Entry], content: dict[str, Any]) -> Entry:
 # --- the checkpoint of synced segments -------------------------------------------------------------------
 
 CHECKPOINT_FILE: Final = "checkpoint.json"
-CHECKPOINT_VERSION: Final = 3
+CHECKPOINT_VERSION: Final = 4
 
 
 @attrs.frozen(kw_only=True)
@@ -238,13 +291,12 @@ class SyncedSegment(SegmentSummary):
     index: int
     time_index: int
     transaction_index: int
+    snapshot: int = NO_CHECKSUM
+    """In the mark of a clean stop, the checksum of the producer snapshot at the end of the log, if any."""
 
     def as_evidence(self) -> SyncedSegment:
         """This says where a log ended, and vouches for no file: a start reads the segment, if it is there."""
-        return attrs.evolve(self, index=_NO_CHECKSUM)
-
-
-_NO_CHECKSUM: Final = -1  # a CRC-32C is not negative
+        return attrs.evolve(self, index=NO_CHECKSUM)
 
 
 def encode_checkpoint(segments: list[SyncedSegment], *, directory: str) -> bytes:
@@ -267,7 +319,7 @@ def decode_checkpoint(data: bytes, *, directory: str) -> list[SyncedSegment]:
 # --- the mark of a clean shutdown ------------------------------------------------------------------------
 
 CLEAN_FILE: Final = "clean-shutdown.json"
-CLEAN_VERSION: Final = 4
+CLEAN_VERSION: Final = 5
 
 
 def encode_clean_mark(closed: Mapping[str, SyncedSegment]) -> bytes:

@@ -50,6 +50,7 @@ from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
     LOG_START_FILE,
     MANIFEST_FILE,
+    KnownSnapshots,
     Manifest,
     MisplacedFile,
     SyncedSegment,
@@ -57,6 +58,7 @@ from fencepost.journal.manifest import (
     decode_manifest,
     described_files,
     encode_checkpoint,
+    known_snapshots,
     misplaced,
     read_log_start,
     write_log_start,
@@ -132,7 +134,7 @@ class Recovery:
         self._open_files = open_files
         self._files = storage.files(directory)  # listed once: most of the other files do not exist
         self._segments: list[Segment] = []
-        self._snapshots = Snapshots(storage, directory, ())
+        self._snapshots = Snapshots(storage, directory, (), KnownSnapshots({}))
         self._manifest: Manifest | None = None
         self._dropped_bytes = 0
         self._why: str | None = None
@@ -152,7 +154,9 @@ class Recovery:
         """
         topic_id = self._read_identity(topic_id)
         checkpoint = self._read_witness(CHECKPOINT_FILE, decode_checkpoint) or []
-        sizes = self._sweep()
+        sizes, taken_at = self._sweep()
+        known = known_snapshots(self._manifest, clean_mark, boot_id=self._storage.boot_id)
+        self._snapshots = Snapshots(self._storage, self._directory, taken_at, known)
         synced = checkpoint if clean_mark is None else [*checkpoint, clean_mark]
         self._refuse_missing(sizes, synced, is_known=is_known)
         listed = [entry for entry in checkpoint if entry.base_offset in sizes]
@@ -210,17 +214,18 @@ class Recovery:
     def _segment(self, base_offset: int) -> Segment:
         return Segment(self._storage, self._directory, base_offset, self._open_files)
 
-    def _sweep(self) -> dict[int, int]:
-        """Remove half-written files; return the base offset and size in bytes of each log file, ascending."""
+    def _sweep(self) -> tuple[dict[int, int], list[int]]:
+        """Remove half-written files; return the base offset and size in bytes of each log file, ascending,
+        and the offsets of the snapshots.
+        """
         parsed = [(name, *parse_file_name(name)) for name in self._files]
         sizes = {offset: self._files[name] for name, offset, kind in parsed if kind == LOG}
-        self._snapshots.offsets.update(offset for _, offset, kind in parsed if kind == SNAPSHOT)
         for name, offset, kind in parsed:
             half_written = name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX))
             without_log = kind in INDEX_KINDS and offset not in sizes
             if half_written or without_log:
                 self._storage.remove(self._path(name))
-        return sizes
+        return sizes, [offset for _, offset, kind in parsed if kind == SNAPSHOT]
 
     def _refuse_missing(
         self, sizes: Mapping[int, int], synced: list[SyncedSegment], *, is_known: bool
@@ -441,9 +446,8 @@ class Recovery:
         """Remove snapshots outside the log, what a loss of power has torn, and the manifest of a log that was
         cut, or lost its end with the power.
         """
+        self._snapshots.read_unknown(are_all=not self._has_had_power)
         self._snapshots.remove_refused()
-        if not self._has_had_power:
-            self._snapshots.remove_torn()
         start, end = self._segments[0].base_offset, self._segments[-1].end_offset
         # With a snapshot from the lost tail, the leader would take retries of lost batches for duplicates.
         # One from before the first segment, which a deletion leaves when it is interrupted, lacks batches.

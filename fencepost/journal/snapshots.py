@@ -7,7 +7,15 @@ Rule: a snapshot is derived from the log, so it counts only as long as the log d
 #
 # Kafka's format binds a snapshot to no log: its checksum also matches in another directory. So a file that an
 # operator copied into a wrong one looks whole, and a leader that believed it would take new batches for
-# duplicates, or wait for a marker that never comes. Before a snapshot counts, it is compared with the headers
+# duplicates, show records of an open transaction, or wait for a marker that never comes. Two witnesses
+# are against it.
+#
+# The manifest lists the snapshots with their checksums, and the mark of a clean stop has that of the snapshot
+# at the end of the log (`known_snapshots`). A snapshot that is not listed was written right before a kill, or
+# is of another log. The log still has all that it says, since segments are deleted only once the manifest
+# lists the snapshot that stands for them. So it is removed.
+#
+# After a loss of power, and without a manifest, only the log is left. A snapshot is compared with the headers
 # of the batches that it speaks of:
 #
 #     its offset         is where a batch of this log begins, or where the log ends
@@ -16,7 +24,8 @@ Rule: a snapshot is derived from the log, so it counts only as long as the log d
 #     the batch before   has left its producer as the snapshot has it; one with an open transaction is there
 #
 # Compaction may have removed a batch since; an empty batch without a producer then takes its place, which
-# contradicts nothing. Of offsets before the oldest segment the log says nothing. Each lookup reads at most
+# contradicts nothing. Of offsets before the oldest segment the log says nothing, nor does it know which batch
+# of a producer is its last one, or which transaction a snapshot does not name. Each lookup reads at most
 # an index interval, and no lookup reads records. Of many producers only those that wrote last are looked up:
 # in a snapshot of another log, nearly every one is wrong.
 #
@@ -28,14 +37,21 @@ Rule: a snapshot is derived from the log, so it counts only as long as the log d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from heapq import nlargest
 from operator import attrgetter
 from typing import Final
 
 from sortedcontainers import SortedSet
 
-from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot, encode_snapshot
+from fencepost.journal.indexes import (
+    CorruptIndex,
+    ProducerSnapshot,
+    decode_snapshot,
+    encode_snapshot,
+    snapshot_checksum,
+)
+from fencepost.journal.manifest import NO_CHECKSUM, KnownSnapshots, SnapshotSummary
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.segments import SNAPSHOT, Segment, file_name
 from fencepost.journal.storage import DamagedLog, Storage
@@ -43,19 +59,6 @@ from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.terms import NO_OFFSET
 
 CHECKED_MAX: Final = 1_000  # producers of a snapshot
-
-
-def read_snapshot(storage: Storage, directory: str, offset: int) -> list[ProducerSnapshot] | None:
-    """The snapshot taken at `offset`; None when it is missing or corrupt. A corrupt one is removed."""
-    path = f"{directory}/{file_name(offset, SNAPSHOT)}"
-    data = storage.read_file(path)
-    if data is None:
-        return None
-    try:
-        return decode_snapshot(data)
-    except CorruptIndex:
-        storage.remove(path)
-        return None
 
 
 def open_in_snapshot(producers: Iterable[ProducerSnapshot]) -> OpenTransactions:
@@ -70,10 +73,14 @@ def open_in_snapshot(producers: Iterable[ProducerSnapshot]) -> OpenTransactions:
 class Snapshots:
     """The snapshot files of one log."""
 
-    def __init__(self, storage: Storage, directory: str, offsets: Iterable[int]) -> None:
+    def __init__(
+        self, storage: Storage, directory: str, offsets: Collection[int], known: KnownSnapshots
+    ) -> None:
         self._storage = storage
         self._directory = directory
-        self.offsets: SortedSet[int] = SortedSet(offsets)
+        self._unlisted = [offset for offset in offsets if known.is_unlisted(offset)]
+        self.offsets: SortedSet[int] = SortedSet({*offsets} - {*self._unlisted})
+        self._known = known  # also those that were written or read since
         self.removed: list[str] = []
         """A line about each file that `remove_refused` removed."""
         self._refused: dict[int, str] = {}
@@ -83,8 +90,15 @@ class Snapshots:
         return f"{self._directory}/{file_name(offset, SNAPSHOT)}"
 
     def write(self, offset: int, producers: Sequence[ProducerSnapshot], *, keep: Iterable[int]) -> None:
-        """Write the snapshot at an offset. Of the others, only those at the offsets `keep` stay."""
-        self._storage.replace(self.path(offset), encode_snapshot(producers), durable=False)
+        """Write the snapshot at an offset. Of the others, only those at the offsets `keep` stay.
+
+        One that is already there may know producers that were forgotten since, and says the same of all
+        others. It stays, because a manifest may name its checksum.
+        """
+        if offset not in self.offsets:
+            data = encode_snapshot(producers)
+            self._storage.replace(self.path(offset), data, durable=False)
+            self._known.checksums[offset] = snapshot_checksum(data)
         for other in [*self.offsets.difference(keep, [offset])]:
             self.remove(other)
         self.offsets.add(offset)
@@ -99,13 +113,59 @@ class Snapshots:
     def remove(self, offset: int) -> None:
         """Remove the snapshot at an offset."""
         self._storage.remove(self.path(offset))
-        self.offsets.remove(offset)
+        self._forget(offset)
 
-    def remove_torn(self) -> None:
-        """Remove those that a loss of power has torn."""
+    def _forget(self, offset: int) -> None:
+        self.offsets.remove(offset)
+        self._known.checksums.pop(offset, None)
+
+    def read(self, offset: int) -> list[ProducerSnapshot] | None:
+        """The snapshot at one of `offsets`; None when it is missing, corrupt or not the one that was written
+        here. Then it no longer counts; a corrupt one is removed at once, another one by `remove_refused`.
+        """
+        data = self._storage.read_file(self.path(offset)) or b""
+        try:
+            producers = decode_snapshot(data)
+        except CorruptIndex:
+            self.remove(offset)
+            return None
+        checksum = snapshot_checksum(data)
+        why = self._known.objection(offset, checksum)
+        if why:
+            self._refuse(offset, why)
+            return None
+        self._known.checksums[offset] = checksum
+        return producers
+
+    def read_known(self, offset: int) -> list[ProducerSnapshot] | None:
+        """The same in any thread: nothing is removed."""
+        data = self._storage.read_file(self.path(offset))
+        try:
+            producers = None if data is None else decode_snapshot(data)
+        except CorruptIndex:
+            return None
+        is_known = data is not None and snapshot_checksum(data) == self._known.checksums.get(offset)
+        return producers if is_known else None
+
+    def _refuse(self, offset: int, why: str) -> None:
+        self._forget(offset)
+        self._refused[offset] = why
+
+    def read_unknown(self, *, are_all: bool) -> None:
+        """Read those whose checksums no small file names, or all of them, so that torn ones no longer count
+        and the manifest can name the others.
+        """
         for offset in [*self.offsets]:
-            if read_snapshot(self._storage, self._directory, offset) is None:
-                self.offsets.remove(offset)
+            if are_all or self.checksum(offset) == NO_CHECKSUM:
+                self.read(offset)
+
+    def checksum(self, offset: int) -> int:
+        """The checksum of the snapshot at an offset; NO_CHECKSUM without one."""
+        return self._known.checksums.get(offset, NO_CHECKSUM) if offset in self.offsets else NO_CHECKSUM
+
+    def summaries(self) -> tuple[SnapshotSummary, ...]:
+        """The entries of a manifest."""
+        return tuple(SnapshotSummary(offset=each, checksum=self.checksum(each)) for each in self.offsets)
 
     def newest(
         self, segments: Sequence[Segment], *, at_most: int
@@ -116,19 +176,22 @@ class Snapshots:
         """
         oldest = segments[0].base_offset if segments else at_most
         for offset in [*self.offsets.irange(minimum=oldest, maximum=at_most, reverse=True)]:
-            producers = read_snapshot(self._storage, self._directory, offset)
+            producers = self.read(offset)
             if producers is None:
-                self.offsets.remove(offset)
                 continue
             why = _contradiction(offset, producers, segments)
             if why is None:
                 return offset, producers
-            self.offsets.remove(offset)
-            self._refused[offset] = why
+            self._refuse(offset, why)
         return None
 
     def remove_refused(self) -> None:
-        """Remove the files of the snapshots that the log contradicted."""
+        """Remove the files of the snapshots that the log or the small files contradicted, and of those that
+        no small file lists yet.
+        """
+        for offset in self._unlisted:
+            self._storage.remove(self.path(offset))
+        self._unlisted = []
         for offset, why in self._refused.items():
             self._storage.remove(self.path(offset))
             self.removed.append(f"{self.path(offset)} was not written for this log ({why}); removed it")

@@ -152,6 +152,7 @@ def _manifest_of(plan: LogPlan, stored_log_start: int) -> Manifest:
         high_watermark=state.high_watermark,
         open_transactions=state.open_transactions,
         segments=(),
+        snapshots=(),
         durable_end=NO_OFFSET,
         boot_id="",
     )

@@ -33,9 +33,9 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.check.derived_files import SNAPSHOT_SUFFIX, read_producers
+from fencepost.check.derived_files import read_producers
 from fencepost.check.scan import ScannedBatch, log_file, sizes_of
-from fencepost.journal.manifest import MANIFEST_FILE
+from fencepost.journal.manifest import MANIFEST_FILE, KnownSnapshots
 from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.journal.storage import StorageReader
 from fencepost.log_model.partitions import ModelProducer
@@ -183,8 +183,8 @@ Belongs = Callable[[BatchHeader, bytes], bool]
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """What the small files say of a log: where it starts, the end that the next start demands, and, if it was
-    closed in order, its exact end.
+    """What the small files say of a log: where it starts, the end that the next start demands, its snapshots
+    and, if it was closed in order, its exact end.
     """
 
     start: int
@@ -192,6 +192,7 @@ class Bounds:
     closed_at: int | None = None
     last_base: int | None = None
     """The last segment that was begun, unless a loss of power may have taken later ones from the manifest."""
+    snapshots: KnownSnapshots = attrs.Factory(lambda: KnownSnapshots({}))
 
 
 def salvage(
@@ -232,7 +233,7 @@ def salvage(
         log.lose(LostRange(kind, expected, promised, file, size, size, because), to=last)
     first = log.segments[0].base_offset if log.segments else 0
     if first:
-        log.producers = read_producers(storage, f"{partition}/{first:020d}{SNAPSHOT_SUFFIX}") or {}
+        log.producers = read_producers(storage, str(partition), first, bounds.snapshots) or {}
     return log
 
 

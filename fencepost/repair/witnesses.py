@@ -20,6 +20,7 @@ from fencepost.journal.manifest import (
     decode_checkpoint,
     decode_manifest,
     described_files,
+    known_snapshots,
     log_start_topic_id,
     read_log_start,
 )
@@ -131,7 +132,13 @@ def witness_of(
         bad_log_start = str(problem.__cause__)
         start = max(start, min(sizes_of(storage, directory), default=0))
     last_base = None if last_begun is None else last_begun.base_offset
-    bounds = Bounds(start=start, promised=max(start, promised), closed_at=closed_at, last_base=last_base)
+    bounds = Bounds(
+        start=start,
+        promised=max(start, promised),
+        closed_at=closed_at,
+        last_base=last_base,
+        snapshots=known_snapshots(manifest, closed, boot_id=storage.boot_id),
+    )
     return Witness(bounds, bad_log_start, topic_id)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import attrs
 
-from fencepost.journal.indexes import ProducerSnapshot, decode_snapshot, encode_snapshot
+from fencepost.journal.indexes import ProducerSnapshot, decode_snapshot, encode_snapshot, snapshot_checksum
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.manifest import CHECKSUM, CLEAN_FILE, WRITTEN_AS, encode_json
 from fencepost.journal.memory import MemoryStorage
@@ -219,8 +219,22 @@ class Directory(MemoryStorage):
     def change_snapshot(
         self, path: str, change: Callable[[list[ProducerSnapshot]], list[ProducerSnapshot]]
     ) -> None:
-        """Changes what a snapshot says, and its checksum with it."""
-        self.put(path, encode_snapshot(change(decode_snapshot(self.get(path)))))
+        """Changes what a snapshot says, and its checksum with it, also in the files that name it."""
+        data = encode_snapshot(change(decode_snapshot(self.get(path))))
+        self.put(path, data)
+        directory, _, name = path.partition("/")
+        entry = {"offset": int(name[:20]), "checksum": snapshot_checksum(data)}
+
+        def noted(manifest: dict[str, Any]) -> None:
+            others = [each for each in manifest["snapshots"] if each["offset"] != entry["offset"]]
+            manifest["snapshots"] = [*others, entry]
+
+        def marked(mark: dict[str, dict[str, int]]) -> None:
+            if mark[directory]["end_offset"] == entry["offset"]:
+                mark[directory]["snapshot"] = entry["checksum"]
+
+        self.change_json(f"{directory}/manifest.json", noted)
+        self.change_json(CLEAN_FILE, marked)
 
 
 def altered(data: bytes, *, sealed: bool = True, **fields: int) -> bytes:

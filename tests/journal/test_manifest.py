@@ -121,7 +121,7 @@ def test_half_a_manifest_is_none() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"[]", b"7", b"{}", b'{"format": 1}', b'{"format": 4}', b'{"format": 4, "segments": 7}', b"\xff"],
+    [b"[]", b"7", b"{}", b'{"format": 1}', b'{"format": 5}', b'{"format": 5, "segments": 7}', b"\xff"],
 )
 def test_a_manifest_without_sense_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptIndex):
@@ -132,10 +132,10 @@ def test_a_manifest_without_sense_is_refused(content: bytes) -> None:
     ("content", "words"),
     [
         (b"[" * 100_000, "is not JSON: "),
-        (b'{"format": 4, "segments": ' + b"[" * 100_000, "is not JSON: "),
-        (b'{"format": 1, "segments": []}', "has format 1; this version reads format 4"),
-        (b'{"format": 4, "segments": []}', "has no checksum"),
-        (b'{"format": 4, "segments": [], "checksum": 1}', "does not name its own path: another program"),
+        (b'{"format": 5, "segments": ' + b"[" * 100_000, "is not JSON: "),
+        (b'{"format": 1, "segments": []}', "has format 1; this version reads format 5"),
+        (b'{"format": 5, "segments": []}', "has no checksum"),
+        (b'{"format": 5, "segments": [], "checksum": 1}', "does not name its own path: another program"),
     ],
 )
 def test_a_manifest_is_refused_in_words(content: bytes, words: str) -> None:

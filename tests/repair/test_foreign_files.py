@@ -9,16 +9,22 @@ from collections.abc import Callable
 import pytest
 
 from fencepost.check.directory import check_directory
-from fencepost.check.findings import Severity
+from fencepost.check.findings import FindingKind, Severity
 from fencepost.journal.data_directory import DataDirectory
-from fencepost.journal.manifest import CLEAN_FILE
+from fencepost.journal.indexes import decode_snapshot, encode_snapshot
+from fencepost.journal.manifest import CLEAN_FILE, MANIFEST_FILE, decode_clean_mark
 from fencepost.journal.storage import DamagedLog
+from fencepost.log_model.partitions import ModelProducer
 from fencepost.protocol.batches import read_header
 from fencepost.repair.perform import perform
 from fencepost.repair.plan import make_plan
+from fencepost.repair.salvage import salvage
+from fencepost.repair.witnesses import witness_of
 from tests.broker.requests import ORDERS
 from tests.check.directories import OFFSETS_LOG, ORDERS_LOG, PAY_LOG, SMALL, Directory, closed, killed
 from tests.journal.logs import content
+
+FIRST_KEPT = 14  # where the last segment of orders-0 begins
 
 
 def batches(disk: Directory) -> list[bytes]:
@@ -105,3 +111,77 @@ def test_offsets_of_a_transaction_are_no_records_of_the_transaction_log() -> Non
     assert [(each.kind, each.offsets) for each in plan.damages] == [("misplaced batch", (0, 0))]
     perform(at, plan)
     assert not any(read_header(batch).is_control for batch in at.batches(PAY_LOG))
+
+
+def trimmed() -> Directory:
+    """A log whose first segments were deleted: the producers in them live on in a snapshot."""
+    disk = closed()
+    data = DataDirectory.open(disk)
+    journal = data.journal(ORDERS)
+    journal.move_log_start(FIRST_KEPT)
+    assert journal.remove_deleted()
+    data.close()
+    return disk
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_foreign_snapshot_where_a_log_begins_is_not_believed(*, is_killed: bool) -> None:
+    disk, place = trimmed(), f"{ORDERS}/{FIRST_KEPT:020d}.snapshot"
+    if is_killed:
+        disk.remove(CLEAN_FILE)
+    assert check_directory(disk).found == []
+    assert salvaged_producers(disk)
+    stranger, *_ = decode_snapshot(disk.get(place))
+    stranger = stranger._replace(producer_id=999, first_offset=1)
+    disk.put(place, encode_snapshot([stranger]))
+    problems = [(each.file, each.kind) for each in check_directory(disk).found]
+    assert problems[0] == (place, FindingKind.PRODUCERS_FORGOTTEN)
+    assert {file for file, _ in problems} == {place}
+    assert not salvaged_producers(disk)
+    data = DataDirectory.open(copied := Directory(disk))
+    journal = data.journal(ORDERS)
+    found = journal.newest_snapshot(journal.log_end_offset)
+    assert found is None or 999 not in [each.producer_id for each in found[1]]
+    assert place.rpartition("/")[2] not in copied.files(str(ORDERS))
+    plan = make_plan(disk)
+    (damage,) = plan.damages
+    assert (damage.file, damage.saved) == (
+        place,
+        "all records; a producer that wrote none of them is forgotten",
+    )
+    perform(disk, plan)
+    assert check_directory(disk).count(Severity.PROBLEM) == 0
+    assert make_plan(disk).damages == []
+
+
+@pytest.mark.parametrize("made", [closed, killed])
+@pytest.mark.parametrize("has_witness", [True, False])
+@pytest.mark.parametrize("is_trimmed", [True, False])
+def test_two_swapped_snapshots_of_one_log_are_set_aside(
+    made: Callable[[], Directory], *, has_witness: bool, is_trimmed: bool
+) -> None:
+    disk = made()
+    if is_trimmed:
+        data = DataDirectory.open(disk)
+        data.journal(ORDERS).move_log_start(6)
+        assert data.journal(ORDERS).remove_deleted()
+        data.close() if made is closed else data.abandon()
+    if not has_witness:
+        disk.remove(f"{ORDERS}/{MANIFEST_FILE}")
+        disk.remove(CLEAN_FILE)
+    older, newer = (f"{ORDERS}/{offset:020d}.snapshot" for offset in (6, 14))
+    content_of_older = disk.get(older)
+    disk.put(older, disk.get(newer))
+    disk.put(newer, content_of_older)
+    found = {each.file for each in check_directory(disk).found if each.severity is Severity.PROBLEM}
+    # Without a witness, the deleted records are needed to judge the newer one.
+    assert found == {older, newer} if has_witness or not is_trimmed else {older}
+    perform(disk, make_plan(disk))
+    assert check_directory(disk).count(Severity.PROBLEM) == 0
+    assert make_plan(disk).damages == []
+
+
+def salvaged_producers(disk: Directory) -> dict[int, ModelProducer]:
+    mark = decode_clean_mark(disk.get(CLEAN_FILE)) if disk.read_file(CLEAN_FILE) else {}
+    witness = witness_of(disk, ORDERS, mark.get(str(ORDERS)))
+    return salvage(disk, ORDERS, witness.bounds, lambda _header, _batch: True).producers
