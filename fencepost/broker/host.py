@@ -118,6 +118,9 @@ class MetadataLost(StorageError):
 class Journals(Protocol):
     """The logs that a host works on: a DataDirectory, or a simulator's substitute."""
 
+    @property
+    def warning(self) -> str: ...
+
     def journal(self, partition: TopicPartition, topic_id: bytes = NO_TOPIC_ID) -> Journal: ...
 
     def has(self, partition: TopicPartition) -> bool: ...
@@ -206,6 +209,8 @@ class Host:
 
     def start(self, now: int) -> None:
         """Lead the metadata log if this is the controller's node. Its records then assign the partitions."""
+        if self.directory.warning:
+            self.warn(self.directory.warning)
         if self.node_id == self.node.settings.controller_id:
             # The controller elects everyone but itself; a rising epoch fences its own earlier incarnation.
             epoch = self.directory.journal(METADATA_PARTITION).leader_epoch + 1

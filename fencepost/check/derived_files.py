@@ -192,36 +192,73 @@ class DerivedFiles:
             return
         data = self.storage.read_file(place.file)
         if data is None and not (is_of_kafka and is_aborted):
-            self.findings.tell(segment.is_final, place, "the index is missing", REBUILT)
+            self.findings.tell(self._has_final_indexes(segment), place, "the index is missing", REBUILT)
             return
         data = data or b""
         left = len(data) % layout.size
         if left:
             what = f"{left} bytes at the end are not a complete entry"
-            self.findings.tell(segment.is_final, place, what, REBUILT)
+            self.findings.tell(self._has_final_indexes(segment), place, what, REBUILT)
         whole = data[: len(data) - left]
         if is_of_kafka and not is_aborted:
             whole = without_preallocated(whole, layout.size)
+        if not self._has_final_indexes(segment) and not is_of_kafka:
+            whole = self._without_torn_end(place, whole, layout.size, self._right_entries(segment, suffix))
         compare(segment, place, list(layout.iter_unpack(whole)))
+
+    @cached_property
+    def _synced_bases(self) -> set[int]:
+        """The segments that the checkpoint lists: their indexes were synced with them."""
+        try:
+            place = f"{self.log.directory}/{CHECKPOINT}"
+            content = sealed_object(self.storage.read_file(place) or b"", place)
+        except ValueError:
+            return set()
+        segments = content.get("segments")
+        return (
+            {entry["base_offset"] for entry in segments} if _is_list_of(segments, ("base_offset",)) else set()
+        )
+
+    def _has_final_indexes(self, segment: ScannedSegment) -> bool:
+        """Whether the indexes of a segment are complete, and no loss of power can have torn them."""
+        log = self.log
+        is_synced = log.was_closed or log.is_sparse or segment.base_offset in self._synced_bases
+        return segment.is_final and is_synced
+
+    def _right_entries(self, segment: ScannedSegment, suffix: str) -> set[bytes]:
+        """The entries that an index may have."""
+        base = segment.base_offset
+        if suffix == ABORTED_SUFFIX:
+            return {ABORTED_LAYOUT.pack(0, *aborted) for aborted in self._aborted_in(segment)}
+        if suffix == ".index":
+            return {
+                OFFSET_LAYOUT.pack(each.offset - base, each.position) for each in _offset_entries(segment)
+            }
+        return {TIME_LAYOUT.pack(each.timestamp, each.offset - base) for each in _time_entries(segment)}
+
+    def _without_torn_end(self, place: Place, data: bytes, size: int, right: set[bytes]) -> bytes:
+        """The entries of an index without those at its end that a loss of power has torn: zeros, perhaps
+        after the first bytes of a right one.
+        """
+        count = len(data) // size
+        while count:
+            entry = data[(count - 1) * size : count * size]
+            written = entry.rstrip(b"\0")
+            if entry in right or (written and not any(each.startswith(written) for each in right)):
+                break
+            count -= 1
+        if count * size < len(data):
+            what = f"the last {len(data) - count * size} bytes are torn"
+            self.findings.note(place, what, REBUILT)
+        return data[: count * size]
 
     def _compare_offsets(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
         entries = [OffsetEntry(segment.base_offset + offset, position) for offset, position in raw]
-        expected: list[OffsetEntry] = []
-        since = 0
-        for batch in segment.batches:
-            if since > INTERVAL_BYTES:
-                expected.append(OffsetEntry(batch.header.next_offset - 1, batch.position))
-                since = 0
-            since += batch.header.size
-        self._compare_entries(segment, place, entries, expected, SEEKS)
+        self._compare_entries(segment, place, entries, _offset_entries(segment), SEEKS)
 
     def _compare_times(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
-        true: set[TimeEntry] = set()  # of each batch that was newer than all before it
-        newest = -1
-        for batch in segment.batches:
-            if batch.header.record_count and batch.header.max_timestamp > newest:
-                newest = batch.header.max_timestamp
-                true.add(TimeEntry(newest, batch.header.next_offset - 1))
+        true = _time_entries(segment)
+        newest = max((each.timestamp for each in true), default=-1)
         last = TimeEntry(-1, -1)
         for number, (timestamp, offset) in enumerate(raw):
             entry = TimeEntry(timestamp, segment.base_offset + offset)
@@ -230,7 +267,7 @@ class DerivedFiles:
                 self.findings.problem(place, what, SEEKS)
                 return
             last = entry
-        if newest > last.timestamp and segment.is_final:
+        if newest > last.timestamp and self._has_final_indexes(segment):
             what = f"the newest timestamp is {newest}, but the index ends at {last.timestamp}"
             self.findings.problem(place, what, "records are not found by their timestamp")
 
@@ -240,16 +277,20 @@ class DerivedFiles:
                 self.findings.problem(place, f"entry {number} is of version {version}", MISFILTERED)
                 return
         entries = [LoggedAbort(*fields) for _, *fields in raw]
-        expected = [
-            aborted
-            for aborted in self.log.model.aborted
-            if segment.base_offset <= aborted.last_offset < segment.end_offset
-        ]
+        expected = self._aborted_in(segment)
         if self.log.is_sparse:
             entries = [*map(self._as_a_leader_writes, entries, expected), *entries[len(expected) :]]
         else:
             entries = self._without_removed(entries, expected)
         self._compare_entries(segment, place, entries, expected, MISFILTERED)
+
+    def _aborted_in(self, segment: ScannedSegment) -> list[LoggedAbort]:
+        """The aborted transactions with their markers in a segment."""
+        return [
+            aborted
+            for aborted in self.log.model.aborted
+            if segment.base_offset <= aborted.last_offset < segment.end_offset
+        ]
 
     def _without_removed(
         self, entries: Sequence[LoggedAbort], expected: Sequence[LoggedAbort]
@@ -310,7 +351,8 @@ class DerivedFiles:
             self.findings.problem(place, what, means)
         elif len(entries) < known:
             what = f"{known - len(entries)} of {known} entries are missing"
-            self.findings.tell(segment.is_final, place, what, means if segment.is_final else REBUILT)
+            is_final = self._has_final_indexes(segment)
+            self.findings.tell(is_final, place, what, means if is_final else REBUILT)
 
     # --- producer snapshots ---------------------------------------------------------------------------------
 
@@ -652,6 +694,29 @@ class DerivedFiles:
                 if place.file == CLEAN_FILE:  # it is about all partitions
                     what = f"{self.log.directory}, {what}"
                 self.findings.problem(place, what, means)
+
+
+def _offset_entries(segment: ScannedSegment) -> list[OffsetEntry]:
+    """The entries of a full offset index."""
+    found: list[OffsetEntry] = []
+    since = 0
+    for batch in segment.batches:
+        if since > INTERVAL_BYTES:
+            found.append(OffsetEntry(batch.header.next_offset - 1, batch.position))
+            since = 0
+        since += batch.header.size
+    return found
+
+
+def _time_entries(segment: ScannedSegment) -> set[TimeEntry]:
+    """An entry for each batch that was newer than all before it; a time index has some of them."""
+    found: set[TimeEntry] = set()
+    newest = -1
+    for batch in segment.batches:
+        if batch.header.record_count and batch.header.max_timestamp > newest:
+            newest = batch.header.max_timestamp
+            found.add(TimeEntry(newest, batch.header.next_offset - 1))
+    return found
 
 
 Compare = Callable[[ScannedSegment, Place, list[tuple[Any, ...]]], None]

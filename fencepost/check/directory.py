@@ -160,8 +160,13 @@ def _check_catalogue(
     for number in damaged:
         what = f"the checksum of line {number} does not match its text"
         findings.note(Place(CATALOGUE), what, "the loss of the log that it listed would not be noticed")
+    is_missing = storage.read_file(CATALOGUE) is None and partitions_in(storage)
+    if is_missing:
+        findings.note(
+            Place(CATALOGUE), "it is missing", "the loss of a log that it listed may not be noticed"
+        )
     unlisted = [name for name in sorted(closed) if words.get(name, "removed") == "removed"]
-    if unlisted and not damaged:
+    if unlisted and not damaged and not is_missing:
         what = f"it does not list {unlisted[0]}, which was closed cleanly"
         findings.note(Place(CATALOGUE), what, "the loss of a log that it listed may not be noticed")
     known = cluster.partitions()

@@ -42,6 +42,8 @@ class Catalogue:
         self._has_unsynced_removals = False
         self._is_torn = False  # a write failed, perhaps in the middle of a line
         found = storage.read_file(CATALOGUE_FILE)
+        self.why_incomplete = why_incomplete(found)
+        """Why it may not list all logs that were there; empty if it does."""
         lines = {} if found is None else read_catalogue(found)
         lines.update(dict.fromkeys(synced, SYNCED))
         self._lines = {
@@ -115,6 +117,14 @@ def damaged_lines(data: bytes) -> dict[int, bytes]:
     """
     *lines, _ = data.split(b"\n")
     return {number: line for number, line in enumerate(lines, 1) if line and _parsed(line) is None}
+
+
+def why_incomplete(data: bytes | None) -> str:
+    """Why a catalogue may not list all logs, None if there is no file; empty if it does."""
+    if data is None:
+        return "it is missing"
+    damaged = damaged_lines(data)
+    return f"the checksum of line {min(damaged)} does not match its text" if damaged else ""
 
 
 def _parsed(line: bytes) -> tuple[str, str] | None:

@@ -42,7 +42,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from fencepost.journal.catalogue import Catalogue
+from fencepost.journal.catalogue import CATALOGUE_FILE, Catalogue
 from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.manifest import (
@@ -149,6 +149,15 @@ class DataDirectory:
             names=names,
             open_files=OpenFiles(open_files),
         )
+
+    @property
+    def warning(self) -> str:
+        """What the operator should know of the directory as it was found; empty without anything."""
+        why = self._catalogue.why_incomplete
+        if not why or not _partitions_of(self._names):
+            return ""
+        lost = "if a log that it listed is gone, too, this start does not notice it"
+        return f"{CATALOGUE_FILE}: {why}; {lost}. It is written again, with the logs whose files are here"
 
     def partitions(self) -> list[TopicPartition]:
         """The partitions that have a log, or had one that has vanished; sorted."""

@@ -33,7 +33,7 @@ from fencepost.check.directory import check_logs, vanished_logs
 from fencepost.check.findings import FindingKind, Findings, Severity
 from fencepost.check.records import Internals
 from fencepost.check.scan import ScannedBatch, offset_of, sizes_of
-from fencepost.journal.catalogue import CATALOGUE_FILE, damaged_lines
+from fencepost.journal.catalogue import CATALOGUE_FILE, damaged_lines, why_incomplete
 from fencepost.journal.data_directory import (
     DEFAULT_CLUSTER_ID,
     META_FILE,
@@ -281,15 +281,13 @@ class _Planner:
     def _check_catalogue(self) -> None:
         """Without damaged lines, the next start lists the logs whose files it finds."""
         found = self.storage.read_file(CATALOGUE_FILE)
-        damaged = {} if found is None else damaged_lines(found)
-        if found is not None and not damaged:
+        because = why_incomplete(found)
+        if not because or not partitions_in(self.storage):
             return
         lines = b"" if found is None else found
+        damaged = damaged_lines(lines)
         kept = [line for number, line in enumerate(lines.split(b"\n"), 1) if number not in damaged]
         self.plan.files[CATALOGUE_FILE] = b"\n".join(kept)
-        because = "it is missing"
-        if damaged:
-            because = f"the checksum of line {min(damaged)} does not match its text"
         stake = "no records; but if a log that it listed is gone, too, that loss may not be noticed"
         saved = "the next start adds the logs whose files exist"
         self._report(CATALOGUE_FILE, "damaged derived file", because, stake, saved)

@@ -222,7 +222,7 @@ def test_a_partition_that_vanished_is_not_an_empty_one(
     assert started(story).visible() == "a b"
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}"])
+@pytest.mark.parametrize("content", [None, b"", b"{}\n"])
 def test_without_its_catalogue_a_log_that_vanished_is_a_new_one(content: bytes | None) -> None:
     story, storage = a_story()
     story.kill()
@@ -232,6 +232,20 @@ def test_without_its_catalogue_a_log_that_vanished_is_a_new_one(content: bytes |
     else:
         storage.replace(CATALOGUE_FILE, content, durable=True)
     assert started(story).produce(NOBODY, "a", name=None).base_offset == 0
+    told = [trouble.text for trouble in story.host.troubles if CATALOGUE_FILE in trouble.text]
+    assert bool(told) == (content != b"")  # as a loss of power leaves it
+
+
+def test_a_damaged_catalogue_is_told_once() -> None:
+    story, storage = a_story()
+    story.kill()
+    storage.replace(
+        CATALOGUE_FILE, b"orders-0 synced 1\n" + (storage.read_file(CATALOGUE_FILE) or b""), durable=True
+    )
+    (told,) = [trouble.text for trouble in started(story).host.troubles if CATALOGUE_FILE in trouble.text]
+    assert "the checksum of line 1 does not match its text" in told
+    story.kill()
+    assert not [trouble for trouble in started(story).host.troubles if CATALOGUE_FILE in trouble.text]
 
 
 def test_a_vanished_topic_can_be_deleted_and_created() -> None:

@@ -10,6 +10,7 @@ import pytest
 from fencepost.check.derived_files import POWER
 from fencepost.check.directory import CATALOGUE, check_directory
 from fencepost.check.findings import Finding, Severity
+from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.indexes import ABORTED_ENTRY, OFFSET_ENTRY, TIME_ENTRY
 from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import encode_json
@@ -17,6 +18,8 @@ from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import TRANSACTIONAL_BIT, read_header
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import INT32_MAX, TransactionState
+from fencepost.repair.plan import make_plan
+from tests.broker.requests import ORDERS
 from tests.check.directories import (
     LEFT_LOG,
     METADATA_LOG,
@@ -629,6 +632,38 @@ LEFT_BEHIND = [
     ),
 ]
 
+# As a loss of power leaves them.
+TORN_INDEXES = [
+    Fault(
+        "an entry of the last index is zeros",
+        lambda at: at.put(f"{THIRD}.txnindex", bytes(ABORTED_ENTRY.size)),
+        f"{THIRD}.txnindex",
+        "the last 34 bytes are torn",
+        Severity.NOTE,
+    ),
+    Fault(
+        "an entry of the last index ends in zeros",
+        lambda at: at.put(f"{THIRD}.txnindex", at.get(f"{THIRD}.txnindex")[:12] + bytes(22)),
+        f"{THIRD}.txnindex",
+        "the last 34 bytes are torn",
+        Severity.NOTE,
+    ),
+    Fault(
+        "the last time index ends in zeros",
+        lambda at: at.grow(f"{THIRD}.timeindex", bytes(24)),
+        f"{THIRD}.timeindex",
+        "the last 24 bytes are torn",
+        Severity.NOTE,
+    ),
+    Fault(
+        "the index of a full segment that was not synced ends in zeros",
+        lambda at: at.put(f"{SECOND}.index", at.get(f"{SECOND}.index")[:10] + bytes(30)),
+        f"{SECOND}.index",
+        "the last 32 bytes are torn",
+        Severity.NOTE,
+    ),
+]
+
 STRAY = Fault(
     "a write was cut short",
     lambda at: at.put("orders-1/manifest.json.tmp", b"{"),
@@ -684,6 +719,19 @@ def test_a_catalogue_without_a_log_that_was_closed_is_a_note(lines: bytes) -> No
     assert note.what == "it does not list __cluster_metadata-0, which was closed cleanly"
 
 
+@pytest.mark.parametrize("good", [closed, killed])
+def test_a_missing_catalogue_is_a_note_unless_there_is_no_log(good: Callable[[], Directory]) -> None:
+    at = good()
+    at.remove(CATALOGUE)
+    (note,) = check_directory(at).found
+    assert (note.severity, note.file, note.what) == (Severity.NOTE, CATALOGUE, "it is missing")
+    for directory in at.directories():
+        at.remove_directory(directory)
+    at.remove(CLEAN)
+    assert check_directory(at).found == []
+    assert not make_plan(at).is_needed
+
+
 def test_no_loss_of_power_tears_a_log_start() -> None:
     """It is synced before it takes its name, and the broker refuses a log with a damaged one."""
     fault = Fault("torn", lambda at: at.put(LOG_START, b"{"), LOG_START, "not JSON")
@@ -736,6 +784,25 @@ def test_what_a_kill_leaves_is_a_note_until_somebody_says_that_it_stopped_in_ord
     stopped = closed()
     fault.plant(stopped)
     assert found(stopped, attrs.evolve(fault, severity=Severity.PROBLEM))
+
+
+@pytest.mark.parametrize("fault", TORN_INDEXES, ids=name_of)
+def test_a_torn_index_is_a_note_as_long_as_the_next_start_rebuilds_it(fault: Fault) -> None:
+    """It was never synced, and after a stop the mark vouches for it."""
+    torn = plant(fault, killed())
+    assert found(torn, fault)
+    assert not [f for f in check_directory(torn).found if f.severity is Severity.PROBLEM]
+    right = killed().get(fault.file)
+    DataDirectory.open(torn).journal(ORDERS)
+    assert torn.get(fault.file)[: len(right)] == right
+    stopped = closed()
+    fault.plant(stopped)
+    assert found(stopped, attrs.evolve(fault, says="", severity=Severity.PROBLEM))
+    DataDirectory.open(synced := killed()).journal(ORDERS).sync()
+    synced.unlock()
+    fault.plant(synced)
+    is_full = SECOND in fault.file
+    assert bool(found(synced, attrs.evolve(fault, says="", severity=Severity.PROBLEM))) == is_full
 
 
 @pytest.mark.parametrize("good", [closed, killed])

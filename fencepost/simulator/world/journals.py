@@ -140,6 +140,11 @@ class ClusterJournals:
         self.when_deleted(partition)
         return f"{partition}~{len(self.aside)}"
 
+    @property
+    def warning(self) -> str:
+        """Nothing: a simulated cluster has no catalogue that could be lost."""
+        return ""
+
     def finish_deleting(self) -> None:
         """A disk that is gone does not come back."""
         self.leaving.clear()
