@@ -71,22 +71,20 @@ class Internals:
         """
         match partition.topic:
             case topic if topic == CLUSTER_METADATA_TOPIC:
-                return self._cluster
+                return _of_data(self._cluster)
             case topic if topic == TRANSACTION_STATE_TOPIC:
-                return partial(self._transactions, self._home(partition))
+                return _of_data(partial(self._transactions, self._home(partition)))
             case topic if topic == CONSUMER_OFFSETS_TOPIC:
                 offsets = self.offsets.setdefault(partition, OffsetsModel())
                 return partial(self._groups, self._home(partition), offsets)
             case _:
-                return _plain
+                return _of_data(_plain)
 
     def _home(self, partition: TopicPartition) -> _Home:
         topic = self.cluster.named.get(partition.topic)
         return _Home(partition.partition, 0 if topic is None else len(topic.partitions))
 
     def _cluster(self, batch: ScannedBatch, data: bytes) -> None:
-        if batch.header.is_control:  # of Kafka's controllers alone
-            return
         if not self.is_kafka:  # a node reads all fields of each record, and stops at one that is malformed
             self._follow(batch, read_cluster_records(data, batch.header))
         for record in read_kraft_records(data, batch.header):
@@ -142,8 +140,6 @@ class Internals:
             )
 
     def _transactions(self, home: _Home, batch: ScannedBatch, data: bytes) -> None:
-        if batch.header.is_control:
-            return
         for name, record in read_transactions(data, batch.header):
             header = batch.header
             state = LoggedState(record, batch.file, header.base_offset, header.leader_epoch)
@@ -197,6 +193,15 @@ class Internals:
             )
 
 
+def _of_data(reader: RecordReader) -> RecordReader:
+    """The same reader without control batches: markers, and those of Kafka's controllers."""
+
+    def read(batch: ScannedBatch, data: bytes) -> None:
+        if not batch.header.is_control:
+            reader(batch, data)
+
+    return read
+
+
 def _plain(batch: ScannedBatch, data: bytes) -> None:
-    if not batch.header.is_control:
-        read_columns(data, batch.header)
+    read_columns(data, batch.header)
