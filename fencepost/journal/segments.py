@@ -133,7 +133,7 @@ def check_link(header: BatchHeader, *, offset: int | None, leader_epoch: int) ->
 
 def is_other_file(file: ReadableFile, described: DescribedFile, *, start: int = 0) -> bool:
     """Whether a log file holds another intact batch where that one ended which is described as the last, or
-    as many bytes and fewer offsets. A batch of a full segment that compaction has changed since does not
+    no fewer bytes and fewer offsets. A batch of a full segment that compaction has changed since does not
     tell, nor does a file that is damaged. `start` is where a batch begins, if the file is the right one.
     """
     summary = described.summary
@@ -151,7 +151,7 @@ def is_other_file(file: ReadableFile, described: DescribedFile, *, start: int = 
         return False
     position, header = last
     if header.next_offset < summary.end_offset:
-        is_other = file.size == summary.bytes
+        is_other = file.size >= summary.bytes
     else:
         is_cleaned = described.is_full and header.is_thinned
         is_other = header.crc != summary.last_crc and not is_cleaned

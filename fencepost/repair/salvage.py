@@ -192,6 +192,8 @@ class Bounds:
     closed_at: int | None = None
     last_base: int | None = None
     """The last segment that was begun, unless a loss of power may have taken later ones from the manifest."""
+    ends: Mapping[int, int] = attrs.Factory(dict[int, int])
+    """Where segments ended, by their base offsets."""
     snapshots: KnownSnapshots = attrs.Factory(lambda: KnownSnapshots({}))
 
 
@@ -221,7 +223,7 @@ def salvage(
                 log.strays[file] = "other files hold its offsets"
             continue
         if base > expected:
-            _lose_before(log, expected, base)
+            _lose_before(log, expected, base, bounds)
         reader = _Reader(storage, log, file, base, bases[number + 1 :], bounds, belongs)
         expected = reader.read(sizes[base])
         cleaned_end = expected if reader.is_cleaned else 0
@@ -229,7 +231,10 @@ def salvage(
         last = log.segments[-1] if log.segments else None
         size = 0 if last is None else storage.files(str(partition)).get(last.file.rpartition("/")[2], 0)
         file = str(partition) if last is None else last.file
-        kind, because = LossKind.CUT_OFF, f"the log ends there, and {promised} was promised"
+        kind, because = (
+            LossKind.CUT_OFF,
+            f"the log ends there, and {promised} was promised{_doubt(log, bounds)}",
+        )
         log.lose(LostRange(kind, expected, promised, file, size, size, because), to=last)
     first = log.segments[0].base_offset if log.segments else 0
     if first:
@@ -242,14 +247,31 @@ def _after(closed_at: int, sizes: Mapping[int, int]) -> list[int]:
     return [base for base, size in sizes.items() if base > closed_at or (base == closed_at and size)]
 
 
-def _lose_before(log: SalvagedLog, expected: int, base: int) -> None:
+def _lose_before(log: SalvagedLog, expected: int, base: int, bounds: Bounds) -> None:
     """No file holds the offsets up to the next segment."""
-    file = log_file(str(log.partition), expected)
-    lost = LostRange(LossKind.MISSING_SEGMENT, expected, base, file, 0, 0, "no file holds these offsets")
+    file, because = (
+        log_file(str(log.partition), expected),
+        f"no file holds these offsets{_doubt(log, bounds)}",
+    )
+    lost = LostRange(LossKind.MISSING_SEGMENT, expected, base, file, 0, 0, because)
     last = log.segments[-1] if log.segments else None
     # A segment without a batch begins where the lost one does, so a segment of its own would have the same
     # name.
     log.lose(lost, to=last if last is not None and last.base_offset == expected else None)
+
+
+def _doubt(log: SalvagedLog, bounds: Bounds) -> str:
+    """What to add about a file whose batches are whole, but end before those that were written to it: it may
+    be a part of that file, or an older or another one.
+    """
+    last = log.segments[-1] if log.segments else None
+    end = 0 if last is None else bounds.ends.get(last.base_offset, 0)
+    if last is None or not last.pieces or isinstance(last.pieces[-1], LostRange) or end <= last.end_offset:
+        return ""
+    return (
+        f"; {last.file} ends at offset {last.end_offset}, but {end} was written: it was cut off between two "
+        "batches, or it is not the file that was written here, and then none of its records is right"
+    )
 
 
 @attrs.define(eq=False)

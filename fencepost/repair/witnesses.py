@@ -6,15 +6,16 @@ Rule: a damaged small file proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 from fencepost.check.scan import log_file, sizes_of
-from fencepost.journal.indexes import CorruptIndex
+from fencepost.journal.indexes import OFFSET_ENTRY, CorruptIndex
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
     MANIFEST_FILE,
+    DescribedFile,
     Manifest,
     SyncedSegment,
     decode_checkpoint,
@@ -24,10 +25,11 @@ from fencepost.journal.manifest import (
     log_start_topic_id,
     read_log_start,
 )
-from fencepost.journal.segments import is_other_file
-from fencepost.journal.storage import DamagedLog, ReplacedFile, StorageReader
+from fencepost.journal.segments import INDEX, file_name, is_other_file, walk_headers
+from fencepost.journal.storage import CLEANED_SUFFIX, DamagedLog, ReadableFile, ReplacedFile, StorageReader
 from fencepost.log_model.metadata import ClusterModel
 from fencepost.protocol.batches import BatchHeader
+from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.offsets_log import read_group_batch
@@ -118,10 +120,12 @@ def witness_of(
         start, promised = manifest.log_start_offset, max(promised, manifest.promised_end(storage.boot_id))
         if manifest.segments and manifest.is_of_boot(storage.boot_id):
             last_begun = manifest.segments[-1]
-    _refuse_replaced(storage, directory, manifest, closed)
+    described = described_files(manifest, closed, directory=directory, boot_id=storage.boot_id)
+    synced: list[SyncedSegment] = []
     with suppress(CorruptIndex):
-        if checkpoint is not None and (entries := decode_checkpoint(checkpoint, directory=directory)):
-            promised = max(promised, entries[-1].end_offset)
+        synced = [] if checkpoint is None else decode_checkpoint(checkpoint, directory=directory)
+    promised = max([promised, *[entry.end_offset for entry in synced]])
+    _refuse_replaced(storage, directory, described, synced)
     if NO_TOPIC_ID == topic_id == known_id:
         topic_id = log_start_topic_id(storage, directory)
     try:
@@ -137,6 +141,8 @@ def witness_of(
         promised=max(start, promised),
         closed_at=closed_at,
         last_base=last_base,
+        ends={each.base_offset: each.end_offset for each in synced}
+        | {base: known.summary.end_offset for base, known in described.items()},
         snapshots=known_snapshots(manifest, closed, boot_id=storage.boot_id),
     )
     return Witness(bounds, bad_log_start, topic_id)
@@ -150,15 +156,42 @@ def _manifest(storage: StorageReader, directory: str) -> Manifest | None:
 
 
 def _refuse_replaced(
-    storage: StorageReader, directory: str, manifest: Manifest | None, closed: SyncedSegment | None
+    storage: StorageReader,
+    directory: str,
+    described: Mapping[int, DescribedFile],
+    synced: Sequence[SyncedSegment],
 ) -> None:
     """ReplacedFile if a log file is not the one that a small file describes: no program can know which one to
     keep.
     """
-    described = described_files(manifest, closed, directory=directory, boot_id=storage.boot_id)
+    entries = {entry.base_offset: entry for entry in synced}
     for base_offset in sizes_of(storage, directory):
-        if base_offset in described:
-            known, path = described[base_offset], log_file(directory, base_offset)
-            with closing(storage.open(path)) as file:
-                if is_other_file(file, known):
-                    raise ReplacedFile(storage.location, path, known.witness)
+        known, entry, path = (
+            described.get(base_offset), entries.get(base_offset), log_file(directory, base_offset)
+        )  # fmt: skip
+        with closing(storage.open(path)) as file:
+            if known is not None and is_other_file(file, known):
+                raise ReplacedFile(storage.location, path, known.witness)
+            if entry is not None and _contradicts_index(storage, path, file, entry):
+                raise ReplacedFile(storage.location, path, f"{directory}/{CHECKPOINT_FILE}")
+
+
+def _contradicts_index(storage: StorageReader, path: str, file: ReadableFile, entry: SyncedSegment) -> bool:
+    """Whether the offset index, as it was synced, is that of another log file: the file is too short to reach
+    the last batch that the small files describe, but its batches are not where they were.
+    """
+    directory = path.rpartition("/")[0]
+    index = file_name(entry.base_offset, INDEX)
+    data = storage.read_file(f"{directory}/{index}") or b""
+    # In the middle of a cleaning, the log file is new and the index is not.
+    is_cleaned = f"{index}{CLEANED_SUFFIX}" in storage.files(directory)
+    if crc32c(data) != entry.index or is_cleaned or len(data) % OFFSET_ENTRY.size:
+        return False
+    known = {position: entry.base_offset + offset for offset, position in OFFSET_ENTRY.iter_unpack(data)}
+    end = 0
+    with suppress(ProtocolViolation):  # damage, which the salvage reports
+        for position, header in walk_headers(file, 0, file.size):
+            if known.pop(position, header.last_offset) != header.last_offset:
+                return True
+            end = position + header.size
+    return any(position < end for position in known)

@@ -12,16 +12,26 @@ from fencepost.check.directory import check_directory
 from fencepost.check.findings import FindingKind, Severity
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.indexes import decode_snapshot, encode_snapshot
-from fencepost.journal.manifest import CLEAN_FILE, MANIFEST_FILE, decode_clean_mark
-from fencepost.journal.storage import DamagedLog
+from fencepost.journal.manifest import CHECKPOINT_FILE, CLEAN_FILE, MANIFEST_FILE, decode_clean_mark
+from fencepost.journal.storage import DamagedLog, ReplacedFile
 from fencepost.log_model.partitions import ModelProducer
 from fencepost.protocol.batches import read_header
+from fencepost.protocol.records import build_data_batch
 from fencepost.repair.perform import perform
 from fencepost.repair.plan import make_plan
 from fencepost.repair.salvage import salvage
 from fencepost.repair.witnesses import witness_of
 from tests.broker.requests import ORDERS
-from tests.check.directories import OFFSETS_LOG, ORDERS_LOG, PAY_LOG, SMALL, Directory, closed, killed
+from tests.check.directories import (
+    OFFSETS_LOG,
+    ORDERS_LOG,
+    PAY_LOG,
+    SMALL,
+    Directory,
+    altered,
+    closed,
+    killed,
+)
 from tests.journal.logs import content
 
 FIRST_KEPT = 14  # where the last segment of orders-0 begins
@@ -152,6 +162,78 @@ def test_a_foreign_snapshot_where_a_log_begins_is_not_believed(*, is_killed: boo
     perform(disk, plan)
     assert check_directory(disk).count(Severity.PROBLEM) == 0
     assert make_plan(disk).damages == []
+
+
+SECOND = f"{ORDERS}/{6:020d}.log"  # a full segment, in which each batch has one record
+
+
+def records_of_another_log(disk: Directory, sizes: list[int]) -> None:
+    """A file with fewer offsets, in the place of a full segment."""
+    batches = [bytes(build_data_batch([b"A" * size], base_timestamp=1)) for size in sizes]
+    epoch = read_header(disk.batches(SECOND)[0]).leader_epoch
+    disk.put_batches(SECOND, [altered(each, sealed=False, leader_epoch=epoch) for each in batches])
+
+
+@pytest.mark.parametrize("made", [closed, killed])
+@pytest.mark.parametrize(
+    ("sizes", "witness"),
+    [
+        ([8_000] * 4, MANIFEST_FILE),  # more bytes than the right one has
+        ([4_000] * 6, CHECKPOINT_FILE),  # its batches begin elsewhere than the index says
+        ([4_000, 100, 4_000], CHECKPOINT_FILE),
+    ],
+)
+def test_a_file_with_fewer_offsets_in_the_place_of_a_full_segment_is_refused(
+    made: Callable[[], Directory], sizes: list[int], witness: str
+) -> None:
+    disk = synced(made)
+    records_of_another_log(disk, sizes)
+    with pytest.raises(DamagedLog):
+        DataDirectory.open(Directory(disk)).journal(ORDERS)
+    with pytest.raises(ReplacedFile, match=f"{SECOND} is not the file that {ORDERS}/{witness} describes"):
+        make_plan(disk)
+
+
+def synced(made: Callable[[], Directory]) -> Directory:
+    """With a checkpoint, which has the checksums of the indexes."""
+    disk = made()
+    if made is killed:
+        DataDirectory.open(disk).journal(ORDERS).sync()
+        disk.unlock()
+    return disk
+
+
+@pytest.mark.parametrize("made", [closed, killed])
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_file_that_ends_between_two_batches_is_doubted(
+    made: Callable[[], Directory], *, is_own: bool
+) -> None:
+    """It is too short for the index to tell whether it is a part of the right one."""
+    disk = synced(made)
+    if is_own:
+        disk.put(SECOND, b"".join(disk.batches(SECOND)[:5]))
+    else:
+        records_of_another_log(disk, [100] * 5)
+    (damage,) = make_plan(disk).damages
+    assert (damage.kind, damage.offsets) == ("missing segment", (11, 13))
+    assert (
+        f"{SECOND} ends at offset 11, but 14 was written: it was cut off between two batches"
+        in damage.because
+    )
+    assert "or it is not the file that was written here" in damage.because
+    perform(disk, make_plan(disk))
+    assert make_plan(disk).damages == []
+
+
+def test_the_end_of_a_log_is_doubted_as_well() -> None:
+    disk = killed()
+    last = f"{ORDERS}/{14:020d}.log"
+    disk.put(last, b"".join(disk.batches(last)[:1]))
+    (damage,) = make_plan(disk).damages
+    assert f"{last} ends at offset 15, but 16 was written: it was cut off" in damage.because
+    disk.put(last, b"")
+    (damage,) = make_plan(disk).damages
+    assert "cut off" not in damage.because  # there is nothing to doubt
 
 
 @pytest.mark.parametrize("made", [closed, killed])
