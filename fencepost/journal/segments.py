@@ -133,16 +133,20 @@ def check_link(header: BatchHeader, *, offset: int | None, leader_epoch: int) ->
 
 def is_other_file(file: ReadableFile, described: DescribedFile, *, start: int = 0) -> bool:
     """Whether a log file holds another intact batch where that one ended which is described as the last, or
-    no fewer bytes and fewer offsets. A batch of a full segment that compaction has changed since does not
-    tell, nor does a file that is damaged. `start` is where a batch begins, if the file is the right one.
+    no fewer bytes and fewer offsets, or batches from another offset on. A batch of a full segment that
+    compaction has changed since does not tell, nor does a file that is damaged. `start` is where a batch
+    begins, if the file is the right one.
     """
     summary = described.summary
-    offset, last = None if start else summary.base_offset, None
+    offset, last, is_elsewhere = None, None, False
     try:
         for last in walk_headers(file, start, file.size if summary.bytes else 0):
             check_link(last[1], offset=offset, leader_epoch=NO_LEADER_EPOCH)
+            if offset is None and start == 0:
+                is_elsewhere = last[1].base_offset != summary.base_offset
             offset = last[1].next_offset
-            if offset >= summary.end_offset:
+            # No checksum covers the offset of a batch. If it is damaged, the next batch does not follow.
+            if offset >= summary.end_offset and not is_elsewhere:
                 break
     except ProtocolViolation:
         # The index may be of the right file and this be another one, in which no batch begins there.
@@ -150,7 +154,7 @@ def is_other_file(file: ReadableFile, described: DescribedFile, *, start: int = 
     if last is None:
         return False
     position, header = last
-    if header.next_offset < summary.end_offset:
+    if header.next_offset < summary.end_offset and not is_elsewhere:
         is_other = file.size >= summary.bytes
     else:
         is_cleaned = described.is_full and header.is_thinned

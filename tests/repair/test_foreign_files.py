@@ -194,6 +194,23 @@ def test_a_file_with_fewer_offsets_in_the_place_of_a_full_segment_is_refused(
         make_plan(disk)
 
 
+@pytest.mark.parametrize("made", [closed, killed])
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_a_file_from_another_offset_on_in_the_place_of_a_segment_is_refused(
+    made: Callable[[], Directory], count: int
+) -> None:
+    """Some of its batches have offsets of the right file, and would be taken into the log."""
+    disk = made()
+    batches = [bytes(build_data_batch([b"A" * 100] * 2, base_timestamp=1)) for _ in range(count)]
+    disk.put_batches(f"{ORDERS}/{4:020d}.log", batches)
+    disk.put(SECOND, disk.get(f"{ORDERS}/{4:020d}.log"))
+    disk.remove(f"{ORDERS}/{4:020d}.log")
+    with pytest.raises(
+        ReplacedFile, match=f"{SECOND} is not the file that {ORDERS}/{MANIFEST_FILE} describes"
+    ):
+        make_plan(disk)
+
+
 def synced(made: Callable[[], Directory]) -> Directory:
     """With a checkpoint, which has the checksums of the indexes."""
     disk = made()
