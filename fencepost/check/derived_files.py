@@ -214,10 +214,9 @@ class DerivedFiles:
             content = sealed_object(self.storage.read_file(place) or b"", place)
         except ValueError:
             return set()
-        segments = content.get("segments")
-        return (
-            {entry["base_offset"] for entry in segments} if _is_list_of(segments, ("base_offset",)) else set()
-        )
+        if not _is_list_of(content.get("segments"), ("base_offset",)):
+            return set()
+        return {entry["base_offset"] for entry in cast("list[Object]", content["segments"])}
 
     def _has_final_indexes(self, segment: ScannedSegment) -> bool:
         """Whether the indexes of a segment are complete, and no loss of power can have torn them."""
@@ -552,12 +551,23 @@ class DerivedFiles:
 
     def _check_file(self, place: Place, segment: ScannedSegment, entry: Object) -> None:
         """Whether the last batch that an entry names is still in its place."""
-        ends = {batch.position + batch.header.size: batch.header.crc for batch in segment.batches}
         is_reached = entry["bytes"] <= segment.size or entry["end_offset"] <= segment.end_offset
-        if is_reached and ends.get(entry["bytes"], 0) != entry["last_crc"]:
+        if not is_reached or _is_described(segment, entry):
+            return
+        closed = self.closed or {}
+        if (
+            place.file != CLEAN_FILE
+            and closed.get("bytes") == segment.size
+            and _is_described(segment, closed)
+        ):
+            # The mark of a clean stop knows the file, so the manifest is older, or that of another log.
             self.findings.problem(
-                Place(segment.file), f"it is not the file that {place.file} describes", REPLACED
+                place, f"it does not describe {segment.file}, which was closed here", READERS
             )
+            return
+        self.findings.problem(
+            Place(segment.file), f"it is not the file that {place.file} describes", REPLACED
+        )
 
     def _check_stable(self, place: Place, manifest: Object, *, is_exact: bool) -> None:
         """The last stable offset is what a scan up to the high watermark gives."""
@@ -795,6 +805,13 @@ def _is_list_of(value: Any, fields: tuple[str, ...]) -> bool:
         isinstance(entry, dict) and all(isinstance(cast("Object", entry).get(name), int) for name in fields)
         for entry in entries
     )
+
+
+def _is_described(segment: ScannedSegment, entry: Object) -> bool:
+    """Whether a segment has the batch that an entry names as the last one."""
+    ends = {batch.position + batch.header.size: batch.header.crc for batch in segment.batches}
+    is_same = entry.get("base_offset") == segment.base_offset
+    return is_same and ends.get(entry.get("bytes", 0), 0) == entry.get("last_crc")
 
 
 def _facts_with_epoch(segment: ScannedSegment) -> dict[str, int]:

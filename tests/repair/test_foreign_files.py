@@ -253,6 +253,18 @@ def test_the_end_of_a_log_is_doubted_as_well() -> None:
     assert "cut off" not in damage.because  # there is nothing to doubt
 
 
+def test_a_manifest_of_another_log_under_the_mark_of_a_clean_stop_is_set_aside() -> None:
+    """The mark knows the log, so a start serves it. The manifest is the foreign file, and not the log."""
+    disk, path = closed(), f"{ORDERS}/{MANIFEST_FILE}"
+    disk.change_json(path, lambda content: content["segments"][-1].update(last_crc=7))
+    found = [each.file for each in check_directory(disk).found if each.severity is Severity.PROBLEM]
+    assert found == [path]
+    assert content(DataDirectory.open(Directory(disk)).journal(ORDERS)) == b"".join(batches(disk))
+    assert [each.file for each in make_plan(disk).damages] == [path]
+    perform(disk, make_plan(disk))
+    assert check_directory(disk).count(Severity.PROBLEM) == 0
+
+
 @pytest.mark.parametrize("made", [closed, killed])
 @pytest.mark.parametrize("has_witness", [True, False])
 @pytest.mark.parametrize("is_trimmed", [True, False])
