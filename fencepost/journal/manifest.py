@@ -83,6 +83,11 @@ class SnapshotSummary:
     offset: int
     checksum: int
 
+    @cached_property
+    def encoded(self) -> str:
+        """Its JSON."""
+        return _encode(attrs.asdict(self))
+
 
 @attrs.frozen(kw_only=True)
 class ManifestState:
@@ -242,9 +247,9 @@ def encode_manifest(manifest: Manifest, *, directory: str) -> bytes:
         "durable_end": manifest.durable_end,
         "boot_id": manifest.boot_id,
         "open_transactions": [transaction._asdict() for transaction in manifest.open_transactions],
-        "snapshots": [attrs.asdict(snapshot) for snapshot in manifest.snapshots],
     }
-    return _encode_with_segments(content, manifest.segments, place=f"{directory}/{MANIFEST_FILE}")
+    lists = {"segments": manifest.segments, "snapshots": manifest.snapshots}
+    return _encode_with_lists(content, lists, place=f"{directory}/{MANIFEST_FILE}")
 
 
 def decode_manifest(data: bytes, *, directory: str) -> Manifest:
@@ -302,7 +307,7 @@ class SyncedSegment(SegmentSummary):
 def encode_checkpoint(segments: list[SyncedSegment], *, directory: str) -> bytes:
     """The bytes of `checkpoint.json`."""
     content = {"format": CHECKPOINT_VERSION}
-    return _encode_with_segments(content, segments, place=f"{directory}/{CHECKPOINT_FILE}")
+    return _encode_with_lists(content, {"segments": segments}, place=f"{directory}/{CHECKPOINT_FILE}")
 
 
 def decode_checkpoint(data: bytes, *, directory: str) -> list[SyncedSegment]:
@@ -471,13 +476,14 @@ def encode_json(content: dict[str, Any], *, place: str) -> bytes:
     return _seal({name: _encode(value) for name, value in content.items()}, place=place)
 
 
-def _encode_with_segments(
-    content: Mapping[str, Any], segments: Iterable[SegmentSummary], *, place: str
+def _encode_with_lists(
+    content: Mapping[str, Any], lists: Mapping[str, Sequence[SegmentSummary | SnapshotSummary]], *, place: str
 ) -> bytes:
-    """The same with one more field for the entries of segments, each of which is encoded only once."""
+    """The same with one more field for each list of entries, each of which is encoded only once."""
     fields = {name: _encode(value) for name, value in content.items()}
-    entries = ",".join([segment.encoded for segment in segments])
-    return _seal({**fields, "segments": f"[{entries}]"}, place=place)
+    for name, entries in lists.items():
+        fields[name] = f"[{','.join([entry.encoded for entry in entries])}]"
+    return _seal(fields, place=place)
 
 
 def _encode(value: Any) -> str:

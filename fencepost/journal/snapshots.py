@@ -81,6 +81,7 @@ class Snapshots:
         self._unlisted = [offset for offset in offsets if known.is_unlisted(offset)]
         self.offsets: SortedSet[int] = SortedSet({*offsets} - {*self._unlisted})
         self._known = known  # also those that were written or read since
+        self._summaries: tuple[SnapshotSummary, ...] | None = None  # until one is written, read or forgotten
         self.removed: list[str] = []
         """A line about each file that `remove_refused` removed."""
         self._refused: dict[int, str] = {}
@@ -99,6 +100,7 @@ class Snapshots:
             data = encode_snapshot(producers)
             self._storage.replace(self.path(offset), data, durable=False)
             self._known.checksums[offset] = snapshot_checksum(data)
+            self._summaries = None
         for other in [*self.offsets.difference(keep, [offset])]:
             self.remove(other)
         self.offsets.add(offset)
@@ -118,6 +120,7 @@ class Snapshots:
     def _forget(self, offset: int) -> None:
         self.offsets.remove(offset)
         self._known.checksums.pop(offset, None)
+        self._summaries = None
 
     def read(self, offset: int) -> list[ProducerSnapshot] | None:
         """The snapshot at one of `offsets`; None when it is missing, corrupt or not the one that was written
@@ -135,6 +138,7 @@ class Snapshots:
             self._refuse(offset, why)
             return None
         self._known.checksums[offset] = checksum
+        self._summaries = None
         return producers
 
     def read_known(self, offset: int) -> list[ProducerSnapshot] | None:
@@ -165,7 +169,11 @@ class Snapshots:
 
     def summaries(self) -> tuple[SnapshotSummary, ...]:
         """The entries of a manifest."""
-        return tuple(SnapshotSummary(offset=each, checksum=self.checksum(each)) for each in self.offsets)
+        if self._summaries is None:
+            self._summaries = tuple(
+                SnapshotSummary(offset=each, checksum=self.checksum(each)) for each in self.offsets
+            )
+        return self._summaries
 
     def newest(
         self, segments: Sequence[Segment], *, at_most: int
