@@ -48,9 +48,16 @@ def _end(manifest: Path) -> int:
 
 
 def read(broker: Broker) -> list[bytes | None]:
-    with Consumer(broker.address) as consumer:
+    """The values from the beginning of the topic to its end; none if the broker does not serve it."""
+    values: list[bytes | None] = []
+    with Admin(broker.address) as admin, Consumer(broker.address) as consumer:
+        if ORDERS in admin.broker_status(1).unserved:
+            return []
+        end = admin.end_offsets([ORDERS])[ORDERS]
         consumer.assign([ORDERS])
-        return [record.value for batch in consumer.poll(200) for record in batch]
+        while consumer.position(ORDERS) < end:
+            values += [record.value for batch in consumer.poll(60_000) for record in batch]
+    return values
 
 
 def served(directory: Path) -> list[bytes | None]:
