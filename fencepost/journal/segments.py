@@ -236,9 +236,9 @@ class Segment:
 
     @property
     def summary(self) -> SegmentSummary:
-        """What a manifest says about this segment now."""
+        """What a manifest says about this segment now: the same object, with its JSON, until it grows."""
         known = self._summary
-        # A segment only grows, and with its size. So a manifest costs what was written since the last one.
+        # Nothing but a batch changes a segment, and each batch changes the size.
         if known is None or known.bytes != self.size:
             known = self._summary = SegmentSummary(
                 base_offset=self.base_offset,

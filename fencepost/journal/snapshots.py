@@ -81,7 +81,8 @@ class Snapshots:
         self._unlisted = [offset for offset in offsets if known.is_unlisted(offset)]
         self.offsets: SortedSet[int] = SortedSet({*offsets} - {*self._unlisted})
         self._known = known  # also those that were written or read since
-        self._summaries: tuple[SnapshotSummary, ...] | None = None  # until one is written, read or forgotten
+        self._entries: dict[int, SnapshotSummary] = {}  # by offset, each until its snapshot changes,
+        self._summaries: tuple[SnapshotSummary, ...] | None = None  # and all of them, until one changes
         self.removed: list[str] = []
         """A line about each file that `remove_refused` removed."""
         self._refused: dict[int, str] = {}
@@ -99,8 +100,7 @@ class Snapshots:
         if offset not in self.offsets:
             data = encode_snapshot(producers)
             self._storage.replace(self.path(offset), data, durable=False)
-            self._known.checksums[offset] = snapshot_checksum(data)
-            self._summaries = None
+            self._know(offset, snapshot_checksum(data))
         for other in [*self.offsets.difference(keep, [offset])]:
             self.remove(other)
         self.offsets.add(offset)
@@ -120,6 +120,14 @@ class Snapshots:
     def _forget(self, offset: int) -> None:
         self.offsets.remove(offset)
         self._known.checksums.pop(offset, None)
+        self._drop_entry(offset)
+
+    def _know(self, offset: int, checksum: int) -> None:
+        self._known.checksums[offset] = checksum
+        self._drop_entry(offset)
+
+    def _drop_entry(self, offset: int) -> None:
+        self._entries.pop(offset, None)
         self._summaries = None
 
     def read(self, offset: int) -> list[ProducerSnapshot] | None:
@@ -137,8 +145,7 @@ class Snapshots:
         if why:
             self._refuse(offset, why)
             return None
-        self._known.checksums[offset] = checksum
-        self._summaries = None
+        self._know(offset, checksum)
         return producers
 
     def read_known(self, offset: int) -> list[ProducerSnapshot] | None:
@@ -170,9 +177,13 @@ class Snapshots:
     def summaries(self) -> tuple[SnapshotSummary, ...]:
         """The entries of a manifest."""
         if self._summaries is None:
-            self._summaries = tuple(
-                SnapshotSummary(offset=each, checksum=self.checksum(each)) for each in self.offsets
-            )
+            # A roll changes one of thousands: the others keep their entries, and these their JSON.
+            self._entries |= {
+                each: SnapshotSummary(offset=each, checksum=self.checksum(each))
+                for each in self.offsets
+                if each not in self._entries
+            }
+            self._summaries = tuple([self._entries[each] for each in self.offsets])
         return self._summaries
 
     def newest(

@@ -198,6 +198,20 @@ def test_a_manifest_costs_what_was_written_since_the_last_one() -> None:
     assert (written.end_offset, written.last_crc) == (last.next_offset, last.crc)
 
 
+def test_the_manifest_of_a_roll_costs_no_more() -> None:
+    """It lists a new segment and a new snapshot, and all the others as before."""
+    storage, writer = new_writer()
+    for _ in range(SEGMENTS):
+        writer.plain()
+        writer.roll()
+    end = writer.journal.log_end_offset
+    writer.journal.write_manifest(ManifestState(last_stable_offset=end, high_watermark=end))
+    writer.plain()
+    assert calls_of(writer.roll) < 4 * SEGMENTS
+    written = decode_manifest(read(storage), directory=DIRECTORY)
+    assert [each.offset for each in written.snapshots] == [*range(1, SEGMENTS + 2)]
+
+
 def test_a_checkpoint_costs_what_was_synced_since_the_last_one() -> None:
     _, writer = new_writer()
     for _ in range(SEGMENTS):
