@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from fencepost.check.derived_files import POWER
+from fencepost.check.derived_files import LOST, POWER
 from fencepost.check.directory import CATALOGUE, check_directory
 from fencepost.check.findings import Finding, Severity
 from fencepost.journal.data_directory import DataDirectory
@@ -767,6 +767,17 @@ def test_a_synced_end_that_is_gone_is_a_problem() -> None:
     assert any("end_offset is" in what for what in problems)
     with pytest.raises(DamagedLog):
         Journal(at, SMALL)
+
+
+def test_an_end_below_the_high_watermark_that_is_gone_is_a_problem() -> None:
+    """Readers may have it, although no sync had promised it: with --sync none, a loss of power takes such."""
+    at, manifest = after_power_loss(), "orders-1/manifest.json"
+    end = read_header(at.batches(SMALL_LOG)[-1]).next_offset
+    adjust(manifest, high_watermark=end + 1)(at)
+    (problem,) = [each for each in check_directory(at).found if each.severity is Severity.PROBLEM]
+    assert (problem.file, problem.means) == (manifest, LOST)
+    Journal(at, SMALL)
+    assert not at.files("orders-1").get("manifest.json"), "the next start serves what is there"
 
 
 def test_an_end_that_is_gone_is_a_problem_while_the_machine_runs() -> None:
