@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 import pytest
 
-from fencepost.check.derived_files import INDEX_SUFFIXES
+from fencepost.check.derived_files import INDEX_SUFFIXES, MANIFEST
 from fencepost.check.directory import check_logs
 from fencepost.check.findings import Finding, Severity
 from fencepost.check.scan import CUT
@@ -35,6 +35,16 @@ UNSYNCED_MARKERS: Final = Mutation(
     ),
 )
 FINDS_UNSYNCED_MARKERS: Final = (28, 142)  # the seeds to begin with
+OLD_ENTRIES: Final = Mutation(
+    "a manifest lists a segment as the first one did",
+    breaks="Readers of the files see only the beginning of a log that has grown.",
+    edits=(
+        Edit(
+            "journal.segments:Segment.summary", {"known is None or known.bytes != self.size": "known is None"}
+        ),
+    ),
+)
+FINDS_OLD_ENTRIES: Final = (3, 5)
 
 
 @attrs.define
@@ -104,6 +114,14 @@ def test_a_marker_that_was_lost_is_a_problem() -> None:
             if any(each.means == SPLIT for each in problems(seen.after_power_losses)):
                 return
     pytest.fail("no loss of power took a marker")
+
+
+def test_an_old_entry_of_a_manifest_is_a_problem() -> None:
+    with planted(OLD_ENTRIES):
+        for seed in chain(FINDS_OLD_ENTRIES, range(20)):
+            if any(MANIFEST in each.file for each in problems(checked(seed, "transactions").at_end)):
+                return
+    pytest.fail("no manifest was written again after its log had grown")
 
 
 def test_the_judge_names_the_file() -> None:

@@ -1,7 +1,8 @@
 """I22: what a run leaves on its disks is whole, as `fencepost check` reads it.
 
 Rule: all other judges learn what a broker knows, or what it recovers from a log. Readers of the files get
-indexes, snapshots and manifests, too, and what is wrong in them shows only here.
+indexes, snapshots and manifests, too, and what is wrong in them shows only here. Nodes write manifests only
+in worlds that may be damaged, so they are judged in those that no damage struck.
 """
 
 from __future__ import annotations
