@@ -27,6 +27,7 @@ from fencepost.protocol.terms import (
 )
 from tests.broker.requests import NOBODY, NOON, ORDERS, body_of, produce_batches, produced
 from tests.broker.story import SETTINGS, Story
+from tests.journal.test_manifest import calls_of
 
 TOPIC, BROKER, DEFAULT = ConfigSource.TOPIC, ConfigSource.BROKER, ConfigSource.DEFAULT
 
@@ -219,6 +220,14 @@ def test_a_node_that_scans_as_often_as_its_settings_allow_lets_time_pass() -> No
 def test_no_setting_allows_more_partitions_than_a_request_creates(name: str) -> None:
     """Internal topics are created whatever the limits of a cluster are."""
     assert NODE_CONFIGS[name].highest == REQUEST_PARTITIONS.value
+
+
+def test_a_description_without_topics_lists_no_settings_of_topics() -> None:
+    """A Kafka client may ask for 20,000 groups at once, and each of them is a request."""
+    story = Story()
+    of_group = calls_of(lambda: story.ask(m.DescribeConfigs(topics=(), node_id=None, group_id="g")))
+    of_topic = calls_of(lambda: story.ask(m.DescribeConfigs(topics=("orders",), node_id=None)))
+    assert of_group + len(TOPIC_CONFIGS) < of_topic
 
 
 def test_a_node_does_not_speak_for_another_one() -> None:

@@ -17,7 +17,7 @@ def describe_configs(node: Node, request: m.DescribeConfigs, to: ReplyTo, now: i
         node.reply(to, refused)
         return
     # Most topics have no settings of their own, and share one list.
-    plain = tuple(node.topic_configs({}))
+    plain = tuple(node.topic_configs({})) if request.topics else ()
     body = m.DescribeConfigsReply(
         topics=tuple(_topic(node, name, plain) for name in dict.fromkeys(request.topics)),
         node=() if request.node_id is None else tuple(node_configs(node.settings)),
