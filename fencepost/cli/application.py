@@ -175,10 +175,9 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
         return f"{' '.join(chain)} has too many arguments: {extra} (quote an argument that contains spaces)"
     unknown = arguments[len(chain)] if isinstance(problem, UnknownCommandError) else ""
     if unknown.startswith("-"):
-        meant = get_close_matches(unknown, WITHOUT_COMMAND, 1, 0.75)
         if unknown in WITHOUT_COMMAND:
             return f"{unknown} is given before a word that is not a command"
-        if meant:
+        if meant := get_close_matches(unknown, WITHOUT_COMMAND, 1, 0.75):
             return f"{unknown} is not an option of fencepost; did you mean {meant[0]}?"
         if " ".join((*chain, name := unknown.lstrip("-"))) in COMMANDS:  # as with kafka-topics.sh
             return f"{name} is a command, not an option; write it without dashes"
