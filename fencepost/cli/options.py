@@ -189,7 +189,9 @@ def security_of(config: Path | None) -> SecuritySettings:
 
     There are no options for them: other users of a machine can see its command lines.
     """
-    from fencepost.client.security import Security, SecuritySettings
+    from fencepost.client.security import SecuritySettings
+    from fencepost.client.shells.sockets import handshakes
+    from fencepost.protocol.tls import BadCertificate
 
     names = SecuritySettings.__annotations__
     then = "`fencepost help access` shows such a file, and the environment variables that can replace it"
@@ -208,8 +210,8 @@ def security_of(config: Path | None) -> SecuritySettings:
         found["ssl_check_hostname"] = _TRUTH[str(check).lower()]
     settings = cast(SecuritySettings, found)
     try:
-        Security(**settings)
-    except (TypeError, ValueError) as problem:
+        handshakes(settings)  # reads the files, too
+    except (TypeError, ValueError, BadCertificate) as problem:
         raise WrongUsage(str(problem), then=then) from problem
     return settings
 
