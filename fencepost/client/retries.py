@@ -77,6 +77,11 @@ class BrokerAt:
 _UNANSWERED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
 _SILENCE: Final = "no reply arrived"
 _NO_REMEDY: Final = Remedy.NONE
+# The kind of resource that such an error is about, and the field of requests that has its name.
+_RESOURCES: Final = {
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: ("group", "group_id"),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("transactional id", "transactional_id"),
+}
 
 Target = Anywhere | TopicPartition | CoordinatorOf | BrokerAt
 """Which node must answer: any, the controller, the leader of a partition, a coordinator, or one broker."""
@@ -106,6 +111,15 @@ class PendingCall:
     """The sentence about the last error, if there is a better one than that of its code."""
     looks_up: CoordinatorOf | None = attrs.field(default=None, kw_only=True)
     """Of a FindCoordinator that was sent for other calls."""
+
+    def in_words(self, error: ErrorCode) -> str:
+        """The request, and which group or transactional id it names if this error is about one."""
+        what = type(self.request).__name__
+        if error not in _RESOURCES:
+            return what
+        kind, field = _RESOURCES[error]
+        name = getattr(self.request, field, None) if self.looks_up is None else self.looks_up.name
+        return what if name is None else f"{what} of {kind} {name!r}"
 
 
 class FinishedCall(NamedTuple):
@@ -255,7 +269,7 @@ class PendingCalls:
                 self._waiting[call.number] = call
                 return []
             case _:
-                failure = refused(RequestFailed, error, type(call.request).__name__, because)
+                failure = refused(RequestFailed, error, call.in_words(error), because)
                 # The rejection of a JoinGroup contains the member id to use (KIP-394); no other has more to
                 # say.
                 joined = body if isinstance(body, m.JoinGroupReply) else None

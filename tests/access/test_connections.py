@@ -168,6 +168,21 @@ def test_a_subscription_that_acls_forbid_is_raised_by_poll() -> None:
                 consumer.poll(60_000)
 
 
+def test_a_missing_right_to_a_group_or_a_transactional_id_names_it() -> None:
+    acls = '[[acl]]\nprincipal = "User:alice"\ntopic = "*"\nallow = "All"\n'
+    with Broker(users={"alice": "secret"}, acls=acls) as broker:
+        with Consumer(broker.address, group_id="readers", **LOGIN) as consumer:
+            consumer.subscribe(["orders"])
+            with pytest.raises(AuthorizationFailed, match="group 'readers': not authorized"):
+                consumer.poll(60_000)
+        with Producer(broker.address, transactional_id="pay", **LOGIN) as producer:
+            with pytest.raises(AuthorizationFailed, match="transactional id 'pay': not authorized"):
+                producer.init_transactions()
+        with Admin(broker.address, **LOGIN) as admin:
+            with pytest.raises(AuthorizationFailed, match="group 'readers': not authorized"):
+                admin.list_consumer_group_offsets("readers")
+
+
 REFUSED: list[tuple[bool, dict[str, Any], str]] = [
     (
         False,
