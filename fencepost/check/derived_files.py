@@ -19,7 +19,6 @@ The formats are read here from scratch, not through the journal's classes, which
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -30,12 +29,33 @@ import attrs
 
 from fencepost.check.findings import FindingKind, Findings, Place
 from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, follow_producers, offset_of, sizes_of
+from fencepost.check.sealed_files import (
+    CHECKPOINT,
+    CLEAN_FILE,
+    LISTS,
+    LOG_START,
+    MANIFEST,
+    OFFSETS,
+    Object,
+    WrittenElsewhere,
+    is_list_of,
+    sealed_object,
+    topic_id_of,
+)
+from fencepost.check.snapshot_files import (
+    SNAPSHOT_SUFFIX,
+    is_newer,
+    producers_in,
+    read_producers,
+    snapshot_file,
+    why_foreign,
+    why_torn,
+)
 from fencepost.journal.indexes import without_preallocated
 from fencepost.journal.manifest import KnownSnapshots, SegmentSummary, lost_segments
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
 from fencepost.log_model.partitions import LoggedAbort, ModelProducer
-from fencepost.protocol.checksum import crc32c
-from fencepost.protocol.terms import NO_COORDINATOR_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TOPIC_ID, parse_topic_id
+from fencepost.protocol.terms import NO_COORDINATOR_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TOPIC_ID
 
 ABORTED_SUFFIX: Final = ".txnindex"
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ABORTED_SUFFIX)
@@ -45,22 +65,6 @@ TIME_LAYOUT: Final = struct.Struct(">qI")  # largest timestamp so far, relative 
 ABORTED_LAYOUT: Final = struct.Struct(
     ">hqqqq"
 )  # version 0, producer id, first and last offset, last stable offset
-
-SNAPSHOT_SUFFIX: Final = ".snapshot"
-_SNAPSHOT_HEAD = struct.Struct(">hIi")  # version 1, CRC-32C of all after it, number of producers
-_CHECKSUM_END: Final = 6
-_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
-
-MANIFEST: Final = "manifest.json"
-LOG_START: Final = "log-start-offset.json"
-CHECKPOINT: Final = "checkpoint.json"
-CLEAN_FILE: Final = "clean-shutdown.json"
-OFFSETS: Final = ("log_start_offset", "last_stable_offset", "high_watermark")
-LISTS: Final = {
-    "open_transactions": ("first_offset", "producer_id"),
-    "segments": ("base_offset", "end_offset", "bytes", "max_timestamp", "last_crc"),
-    "snapshots": ("offset", "checksum"),
-}
 
 # What findings mean.
 SEEKS: Final = "readers that seek with it start at the wrong place"
@@ -81,33 +85,6 @@ TRUSTED: Final = "the next start does not scan the segment and trusts these wron
 RENAMED: Final = "the broker refuses this log; `fencepost repair` mends it"
 REPLACED: Final = "the broker refuses this log; put the right file back, if there is a copy"
 REFUSED: Final = "the broker refuses this log; `fencepost repair` lists what can be saved"
-
-Object = dict[str, Any]
-
-
-class WrittenElsewhere(ValueError):
-    """A file is whole, but names another path as its own."""
-
-
-def sealed_object(data: bytes, path: str) -> Object:
-    """The JSON object in a file; ValueError unless it ends with the CRC-32C of all before, WrittenElsewhere
-    if it does not name this path.
-    """
-    text, mark, seal = data.rpartition(b',\n  "checksum": ')
-    try:
-        content: Any = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError("not a JSON object")
-    if not mark:
-        raise ValueError("it has no checksum: another program wrote it")
-    if seal != b"%d\n}\n" % crc32c(text):
-        raise ValueError("its checksum does not match: it was altered")
-    fields = cast("Object", content)
-    if fields.get("file") != path:
-        raise WrittenElsewhere(f"it was written as {fields.get('file')}")
-    return fields
 
 
 class OffsetEntry(NamedTuple):
@@ -214,7 +191,7 @@ class DerivedFiles:
             content = sealed_object(self.storage.read_file(place) or b"", place)
         except ValueError:
             return set()
-        if not _is_list_of(content.get("segments"), ("base_offset",)):
+        if not is_list_of(content.get("segments"), ("base_offset",)):
             return set()
         return {entry["base_offset"] for entry in cast("list[Object]", content["segments"])}
 
@@ -376,7 +353,7 @@ class DerivedFiles:
             checksums = {entry["offset"]: entry["checksum"] for entry in manifest["snapshots"]}
         if manifest is not None and is_of_boot and manifest["segments"]:
             end = manifest["segments"][-1]["end_offset"]
-        if closed is not None and _is_list_of([closed], ("end_offset", "snapshot")):
+        if closed is not None and is_list_of([closed], ("end_offset", "snapshot")):
             checksums[closed["end_offset"]] = closed["snapshot"]
         return KnownSnapshots(checksums, end)
 
@@ -403,24 +380,24 @@ class DerivedFiles:
             self.findings.problem(place, f"no batch begins at offset {offset}", MISLED)
             return
         data = self.storage.read_file(place.file) or b""
-        torn = _why_torn(data)
+        torn = why_torn(data)
         if torn:  # as a loss of power may leave it
             self.findings.tell(log.was_closed, place, torn, DROPPED)
             return
         if self._known_snapshots.is_unlisted(offset):
             self.findings.note(place, f"{MANIFEST} does not list it yet", DROPPED)
             return
-        foreign = _why_foreign(data, offset, self._known_snapshots)
+        foreign = why_foreign(data, offset, self._known_snapshots)
         if foreign:
             self.findings.problem(place, f"it was not written for this log: {foreign}", DROPPED)
             return
         if not self._knows_its_beginning:
             return
-        told = _producers_in(data)
+        told = producers_in(data)
         for producer_id in sorted(told.keys() | expected.keys()):
             says, right = told.get(producer_id), expected.get(producer_id)
             # A snapshot remembers what compaction removed after it was taken.
-            if not (says is not None and log.has_gap(-1, offset) and _is_newer(says, right)):
+            if not (says is not None and log.has_gap(-1, offset) and is_newer(says, right)):
                 self._compare_producers(offset, producer_id, says, right)
 
     def _snapshot(self, offset: int) -> Place:
@@ -483,9 +460,9 @@ class DerivedFiles:
         content = self._read_object(place, READERS)
         if content is None:
             return None
-        lacks = ["topic_id"] if _topic_id_of(content) is None else []
+        lacks = ["topic_id"] if topic_id_of(content) is None else []
         lacks += [name for name in OFFSETS if not isinstance(content.get(name), int)]
-        lacks += [name for name, fields in LISTS.items() if not _is_list_of(content.get(name), fields)]
+        lacks += [name for name, fields in LISTS.items() if not is_list_of(content.get(name), fields)]
         for name in lacks:
             self.findings.problem(place, f"its {name} is missing or malformed", READERS)
         return None if lacks else content
@@ -635,7 +612,7 @@ class DerivedFiles:
         content = self._read_object(place, REREAD)
         if content is None:
             return
-        if not _is_list_of(content.get("segments"), (*LISTS["segments"], "leader_epoch")):
+        if not is_list_of(content.get("segments"), (*LISTS["segments"], "leader_epoch")):
             self.findings.problem(place, "its segments are missing or malformed", REREAD)
             return
         known = {segment.base_offset: segment for segment in self.log.segments}
@@ -649,7 +626,7 @@ class DerivedFiles:
         if self.closed is None:
             return
         place = Place(CLEAN_FILE)
-        if not _is_list_of([self.closed], (*LISTS["segments"], "leader_epoch")):
+        if not is_list_of([self.closed], (*LISTS["segments"], "leader_epoch")):
             self.findings.problem(place, f"its entry of {self.log.directory} is malformed", REREAD)
         elif not self.log.segments or self.log.segments[-1].base_offset != self.closed["base_offset"]:
             what = f"it says that {self.log.directory} ends with the segment {self.closed['base_offset']}"
@@ -673,7 +650,7 @@ class DerivedFiles:
         if not isinstance(start, int):
             self.findings.problem(place, "its log_start_offset is missing or malformed", DELETED)
             return 0
-        ids = {_topic_id_of(each) for each in (content, manifest) if each is not None} - {None, NO_TOPIC_ID}
+        ids = {topic_id_of(each) for each in (content, manifest) if each is not None} - {None, NO_TOPIC_ID}
         if len(ids) > 1:
             self.findings.problem(place, "its topic id is not that of the manifest", REFUSED)
             return 0
@@ -730,81 +707,6 @@ def _time_entries(segment: ScannedSegment) -> set[TimeEntry]:
 
 
 Compare = Callable[[ScannedSegment, Place, list[tuple[Any, ...]]], None]
-
-
-def snapshot_file(directory: str, offset: int) -> str:
-    """The path of a producer snapshot."""
-    return f"{directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
-
-
-def read_producers(
-    storage: StorageReader, directory: str, offset: int, known: KnownSnapshots
-) -> dict[int, ModelProducer] | None:
-    """The producers in a snapshot; None if there is no whole one, or not the one that was written there."""
-    data = storage.read_file(snapshot_file(directory, offset))
-    if data is None or _why_torn(data) or _why_foreign(data, offset, known):
-        return None
-    return _producers_in(data)
-
-
-def _why_foreign(snapshot: bytes, offset: int, known: KnownSnapshots) -> str:
-    """Why a valid snapshot is not of this log, as its content or the small files say; empty if it may be."""
-    told = _producers_in(snapshot).values()
-    named = max((max(each.last_offset, each.first_offset) for each in told), default=NO_OFFSET)
-    if named >= offset:
-        return f"it names offset {named}, which is not before its own"
-    return known.objection(offset, _checksum_in(snapshot))
-
-
-def _checksum_in(snapshot: bytes) -> int:
-    """The checksum in a valid snapshot."""
-    _, checksum, _ = _SNAPSHOT_HEAD.unpack_from(snapshot)
-    return checksum
-
-
-def _producers_in(snapshot: bytes) -> dict[int, ModelProducer]:
-    """The producers in a valid snapshot."""
-    entries = _SNAPSHOT_ENTRY.iter_unpack(snapshot[_SNAPSHOT_HEAD.size :])
-    return {producer_id: ModelProducer(*fields) for producer_id, *fields in entries}
-
-
-def _is_newer(says: ModelProducer, left: ModelProducer | None) -> bool:
-    """Whether a snapshot can be right although only this is left of the producer's batches before it."""
-    if left is None:
-        return True
-    return (says.producer_epoch, says.last_offset) >= (left.producer_epoch, left.last_offset)
-
-
-def _why_torn(data: bytes) -> str:
-    """Why these bytes are not a whole snapshot; nothing when they are."""
-    if len(data) < _SNAPSHOT_HEAD.size:
-        return f"{len(data)} bytes are not a snapshot"
-    version, checksum, count = _SNAPSHOT_HEAD.unpack_from(data)
-    size = len(data) - _SNAPSHOT_HEAD.size
-    if version != 1:
-        return f"version {version}, only 1 is known"
-    if crc32c(data[_CHECKSUM_END:]) != checksum:
-        return "its checksum does not match its bytes"
-    return "" if size == count * _SNAPSHOT_ENTRY.size else f"{size} bytes are not {count} producers"
-
-
-def _topic_id_of(content: Object) -> bytes | None:
-    """The topic id in a manifest or log start, None if it is missing or malformed."""
-    try:
-        return parse_topic_id(content["topic_id"])
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _is_list_of(value: Any, fields: tuple[str, ...]) -> bool:
-    """Whether it is a list of objects with these whole numbers."""
-    if not isinstance(value, list):
-        return False
-    entries = cast("list[Any]", value)
-    return all(
-        isinstance(entry, dict) and all(isinstance(cast("Object", entry).get(name), int) for name in fields)
-        for entry in entries
-    )
 
 
 def _is_described(segment: ScannedSegment, entry: Object) -> bool:

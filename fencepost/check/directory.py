@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from fencepost.check.derived_files import CLEAN_FILE, DerivedFiles, Object, sealed_object
+from fencepost.check.derived_files import DerivedFiles
 from fencepost.check.findings import Findings, Place
 from fencepost.check.kafka_directory import check_kafka_directory
 from fencepost.check.records import Internals, reading_order
 from fencepost.check.scan import ScannedLog, scan_log, sizes_of
+from fencepost.check.sealed_files import CLEAN_FILE, Object, sealed_object
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.data_directory import partitions_in
 from fencepost.journal.layouts import KafkaLayout, open_layout

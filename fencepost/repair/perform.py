@@ -21,7 +21,7 @@ from contextlib import suppress
 
 import attrs
 
-from fencepost.check.derived_files import SNAPSHOT_SUFFIX
+from fencepost.check.snapshot_files import SNAPSHOT_SUFFIX
 from fencepost.journal.data_directory import name_aside, read_clean_mark
 from fencepost.journal.indexes import AbortedRange, CorruptIndex, ProducerSnapshot
 from fencepost.journal.journal import Journal

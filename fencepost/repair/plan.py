@@ -21,18 +21,13 @@ from typing import Final
 
 import attrs
 
-from fencepost.check.derived_files import (
-    CHECKPOINT,
-    CLEAN_FILE,
-    INDEX_SUFFIXES,
-    LOG_START,
-    MANIFEST,
-    SNAPSHOT_SUFFIX,
-)
+from fencepost.check.derived_files import INDEX_SUFFIXES
 from fencepost.check.directory import check_logs, vanished_logs
 from fencepost.check.findings import FindingKind, Findings, Severity
 from fencepost.check.records import Internals
 from fencepost.check.scan import ScannedBatch, offset_of, sizes_of
+from fencepost.check.sealed_files import CHECKPOINT, CLEAN_FILE, LOG_START, MANIFEST
+from fencepost.check.snapshot_files import SNAPSHOT_SUFFIX
 from fencepost.journal.catalogue import CATALOGUE_FILE, damaged_lines, why_incomplete
 from fencepost.journal.data_directory import (
     DEFAULT_CLUSTER_ID,

@@ -33,8 +33,8 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.check.derived_files import read_producers
 from fencepost.check.scan import ScannedBatch, log_file, sizes_of
+from fencepost.check.snapshot_files import read_producers
 from fencepost.journal.manifest import MANIFEST_FILE, KnownSnapshots
 from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.journal.storage import StorageReader

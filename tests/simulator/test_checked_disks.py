@@ -10,10 +10,11 @@ from typing import Final
 import attrs
 import pytest
 
-from fencepost.check.derived_files import INDEX_SUFFIXES, MANIFEST
+from fencepost.check.derived_files import INDEX_SUFFIXES
 from fencepost.check.directory import check_logs
 from fencepost.check.findings import Finding, Severity
 from fencepost.check.scan import CUT
+from fencepost.check.sealed_files import MANIFEST
 from fencepost.check.txn_consistency import SPLIT, TO_FINISH
 from fencepost.simulator.fuzz.worlds import WorldKind, try_choices
 from fencepost.simulator.judges.files_rule import ClusterDisks, judge_files
