@@ -107,6 +107,8 @@ class DataDirectory:
         self._journals: dict[TopicPartition, Journal] = {}
         # Listed once: a start asks for every partition, and each listing has an entry per partition.
         self._names = set(names)
+        self.warning = _warning(catalogue.why_incomplete) if _partitions_of(self._names) else ""
+        """What the operator should know of the directory as it was found; empty without anything."""
 
     @classmethod
     def open(
@@ -149,15 +151,6 @@ class DataDirectory:
             names=names,
             open_files=OpenFiles(open_files),
         )
-
-    @property
-    def warning(self) -> str:
-        """What the operator should know of the directory as it was found; empty without anything."""
-        why = self._catalogue.why_incomplete
-        if not why or not _partitions_of(self._names):
-            return ""
-        lost = "if a log that it listed is gone, too, this start does not notice it"
-        return f"{CATALOGUE_FILE}: {why}; {lost}. It is written again, with the logs whose files are here"
 
     def partitions(self) -> list[TopicPartition]:
         """The partitions that have a log, or had one that has vanished; sorted."""
@@ -329,6 +322,16 @@ def partitions_in(storage: StorageReader) -> list[TopicPartition]:
 def _partitions_of(names: Iterable[str]) -> list[TopicPartition]:
     parsed = (parse_directory_name(name) for name in names)
     return [partition for partition in parsed if partition is not None]
+
+
+def _warning(why_incomplete: str) -> str:
+    """The sentence about a catalogue that may not list all logs; empty if it does."""
+    if not why_incomplete:
+        return ""
+    lost = "if a log that it listed is gone, too, this start does not notice it"
+    return (
+        f"{CATALOGUE_FILE}: {why_incomplete}; {lost}. It is written again, with the logs whose files are here"
+    )
 
 
 def check_data_directory(storage: StorageReader) -> str:
