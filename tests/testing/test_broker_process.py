@@ -23,6 +23,7 @@ from fencepost.broker.contract import ReplyTo
 from fencepost.broker.faults import NoSuchFault
 from fencepost.faults.grammar import BadPhrase
 from fencepost.faults.phrases import FAULTS_HELP
+from fencepost.journal.storage import DirectoryInUse
 from fencepost.protocol.frames import RequestFrame
 from fencepost.protocol.messages import ListGroups
 from fencepost.simulator.world.history import Sent, Struck
@@ -170,7 +171,7 @@ def test_what_goes_wrong_is_told_in_its_own_words(tmp_path: Path) -> None:
     ):
         BrokerProcess(tmp_path, override={"num.partition": 3}).start()
     with BrokerProcess(tmp_path):
-        with pytest.raises(BrokerFailed, match="in use by a broker"):
+        with pytest.raises(DirectoryInUse, match="in use by a broker"):
             BrokerProcess(tmp_path).start()
 
 
