@@ -348,7 +348,7 @@ class DerivedFiles:
         """What the small files say of the snapshots, if they describe the last state of the log."""
         manifest, closed = self._manifest, self.closed
         checksums, end = dict[int, int](), None
-        is_of_boot = manifest is not None and manifest.get("boot_id") == self.storage.boot_id != ""
+        is_of_boot = manifest is not None and self._is_of_this_boot(manifest)
         if manifest is not None and (closed is not None or is_of_boot):
             checksums = {entry["offset"]: entry["checksum"] for entry in manifest["snapshots"]}
         if manifest is not None and is_of_boot and manifest["segments"]:

@@ -202,7 +202,7 @@ def incremental_alter_configs(request: Any, _: int) -> Exchange:
 def alter_configs(request: Any, _: int) -> Translated:
     """Replace the settings of topics: those that are not named get their defaults again."""
     return lambda context: _altered(
-        request, _Replacement(context.topics).changes, unknown=ResourceType.BROKER_LOGGER
+        request, _Replacement(context.topics).changes, unalterable=ResourceType.BROKER_LOGGER
     )
 
 
@@ -210,14 +210,14 @@ def _altered(
     request: Any,
     changes_of: Callable[[Sequence[Any]], tuple[m.ConfigChange, ...]],
     *,
-    unknown: ResourceType | None = None,
+    unalterable: ResourceType | None = None,
 ) -> Exchange:
     named = Counter(map(_key, request.resources))
     resources = {_key(each): each for each in request.resources}
     settled = {
         key: result
         for key, each in resources.items()
-        if (result := _settled(each, unknown, times_named=named[key])) is not None
+        if (result := _settled(each, unalterable, times_named=named[key])) is not None
     }
     unsettled = {key: each for key, each in resources.items() if key not in settled}
     topics = tuple(
@@ -256,7 +256,7 @@ def _of_changed(topics: Sequence[m.TopicConfigChanges], answer: Answer) -> dict[
     }
 
 
-def _settled(resource: Any, unknown: ResourceType | None, *, times_named: int) -> _Result | None:
+def _settled(resource: Any, unalterable: ResourceType | None, *, times_named: int) -> _Result | None:
     """The result for a resource that the node need not see: Kafka looks at this before it looks at rights."""
     because = None
     names = [each.name for each in resource.configs]
@@ -271,7 +271,7 @@ def _settled(resource: Any, unknown: ResourceType | None, *, times_named: int) -
         because = "only DELETE needs no value"
     elif resource.resource_type == ResourceType.BROKER:
         because = _name_problem(resource)
-    elif resource.resource_type == unknown or (
+    elif resource.resource_type == unalterable or (
         resource.resource_type != ResourceType.TOPIC and _owner(resource) is None
     ):
         because = _no_settings(resource)

@@ -231,11 +231,8 @@ def salvage(
         last = log.segments[-1] if log.segments else None
         size = 0 if last is None else storage.files(str(partition)).get(last.file.rpartition("/")[2], 0)
         file = str(partition) if last is None else last.file
-        kind, because = (
-            LossKind.CUT_OFF,
-            f"the log ends there, and {promised} was promised{_doubt(log, bounds)}",
-        )
-        log.lose(LostRange(kind, expected, promised, file, size, size, because), to=last)
+        because = f"the log ends there, and {promised} was promised{_doubt(log, bounds)}"
+        log.lose(LostRange(LossKind.CUT_OFF, expected, promised, file, size, size, because), to=last)
     first = log.segments[0].base_offset if log.segments else 0
     if first:
         log.producers = read_producers(storage, str(partition), first, bounds.snapshots) or {}
@@ -249,10 +246,8 @@ def _after(closed_at: int, sizes: Mapping[int, int]) -> list[int]:
 
 def _lose_before(log: SalvagedLog, expected: int, base: int, bounds: Bounds) -> None:
     """No file holds the offsets up to the next segment."""
-    file, because = (
-        log_file(str(log.partition), expected),
-        f"no file holds these offsets{_doubt(log, bounds)}",
-    )
+    file = log_file(str(log.partition), expected)
+    because = f"no file holds these offsets{_doubt(log, bounds)}"
     lost = LostRange(LossKind.MISSING_SEGMENT, expected, base, file, 0, 0, because)
     last = log.segments[-1] if log.segments else None
     # A segment without a batch begins where the lost one does, so a segment of its own would have the same

@@ -166,9 +166,8 @@ def _refuse_replaced(
     """
     entries = {entry.base_offset: entry for entry in synced}
     for base_offset in sizes_of(storage, directory):
-        known, entry, path = (
-            described.get(base_offset), entries.get(base_offset), log_file(directory, base_offset)
-        )  # fmt: skip
+        known, entry = described.get(base_offset), entries.get(base_offset)
+        path = log_file(directory, base_offset)
         with closing(storage.open(path)) as file:
             if known is not None and is_other_file(file, known):
                 raise ReplacedFile(storage.location, path, known.witness)
