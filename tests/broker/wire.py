@@ -16,6 +16,7 @@ from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.host import Host
 from fencepost.broker.node import Node
 from fencepost.broker.server import Server
+from fencepost.broker.settings import NodeSettings
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import Storage
@@ -134,12 +135,16 @@ async def connecting(address: tuple[str, int]) -> AsyncGenerator[Wires]:
 
 @contextmanager
 def opened_server(
-    settings: BrokerSettings | None = None, *, storage: Storage | None = None, contains_failures: bool = False
+    settings: BrokerSettings | None = None,
+    *,
+    node: NodeSettings = SETTINGS,
+    storage: Storage | None = None,
+    contains_failures: bool = False,
 ) -> Generator[Server]:
     """A server whose tasks have not been started."""
     settings = settings or BrokerSettings()
     directory = DataDirectory.open(storage or MemoryStorage(), settings=settings.journal)
-    host = Host(Node(SETTINGS), directory, policy=settings.sync, contains_failures=contains_failures)
+    host = Host(Node(node), directory, policy=settings.sync, contains_failures=contains_failures)
     host.start(now_ms())
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -150,12 +155,16 @@ def opened_server(
 
 @asynccontextmanager
 async def serving(
-    settings: BrokerSettings | None = None, *, storage: Storage | None = None, contains_failures: bool = False
+    settings: BrokerSettings | None = None,
+    *,
+    node: NodeSettings = SETTINGS,
+    storage: Storage | None = None,
+    contains_failures: bool = False,
 ) -> AsyncGenerator[tuple[Server, Wires]]:
     """A server in this very task tree, to look into. An exception in its steps ends the test, unless it
     `contains_failures`.
     """
-    with opened_server(settings, storage=storage, contains_failures=contains_failures) as server:
+    with opened_server(settings, node=node, storage=storage, contains_failures=contains_failures) as server:
         server.turn()
         async with trio.open_nursery() as nursery, connecting(server.listener.getsockname()) as wires:
             server.start(nursery)
