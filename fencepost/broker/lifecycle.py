@@ -8,9 +8,9 @@ Rule: what a start opens, the end closes in the opposite order. A kill closes no
 #     claim -> ports, certificates -> data directory -> node and host -> recovery -> `on_ready` -> the tasks
 #
 # Ports come before everything that writes: a broker without them leaves no trace in the directory. But a
-# broker that already runs on the directory often has the same port, and then the directory is the cause. So
-# it is claimed first, which writes nothing. Recovery is ordinary work of the host: each log is led, and what
-# its records decided is finished. Only then are connections accepted.
+# broker that already runs on the directory, or on one around it, often has the same port, and then the
+# directory is the cause. So it is looked at and claimed first, which writes nothing. Recovery is ordinary work
+# of the host: each log is led, and what its records decided is finished. Only then are connections accepted.
 #
 # A stop closes host, directory and listener, in this order (`_opened`). A kill skips it: recovery must cope
 # anyway; a clean stop only makes the next start faster. The machine (journal/power.py) outlives the broker:
@@ -45,7 +45,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.notices import BROKER
 from fencepost.broker.server import ROUND_NS, Killed, Server
 from fencepost.broker.sync_policy import SyncPolicy
-from fencepost.journal.data_directory import DataDirectory
+from fencepost.journal.data_directory import DataDirectory, refuse_wrong_place
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.power import Machine
@@ -77,6 +77,7 @@ def _opened(
     everything in order.
     """
     storage = machine.process()
+    refuse_wrong_place(storage)
     with claimed(storage), closing(bound_sockets(settings, listens=True)) as (listener, metrics):
         port = listener.getsockname()[1]
         admission = admission_to(listener, settings.access)

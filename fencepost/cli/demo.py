@@ -89,10 +89,17 @@ def _check_directory(directory: Path | None) -> None:
     """WrongUsage if the data cannot be kept in the directory; makes it."""
     if directory is None:
         return
+    from fencepost.journal.data_directory import refuse_nested
+    from fencepost.journal.disk import DiskStorage
+    from fencepost.journal.storage import NotADataDirectory
+
     then = "give a new or empty directory with --directory"
     try:
+        refuse_nested(DiskStorage(directory))
         directory.mkdir(parents=True, exist_ok=True)
         is_empty = not any(directory.iterdir())
+    except NotADataDirectory as problem:
+        raise WrongUsage(str(problem), then=then) from problem
     except OSError as problem:
         raise WrongUsage(f"cannot keep the data in {directory}: {problem.strerror}", then=then) from problem
     if not is_empty:

@@ -15,9 +15,10 @@ opened since. A partition's directory that was there and is gone is damage, not 
 #         <topic>-<partition>/   one journal each (journal.py)
 #         .deleted/              a partition whose deletion a crash interrupted
 #
-# A start refuses a directory of other files, locks, reads the mark, removes it durably, and finishes an
-# interrupted deletion. Only then may anything be written. If the mark stayed until after the first write, a
-# crash would leave a mark that vouches for unsynced bytes, and the next start would trust them unread.
+# A start refuses a directory of other files, and a new one inside another one. It locks, reads the mark,
+# removes it durably, and finishes an interrupted deletion. Only then may anything be written. If the mark
+# stayed until after the first write, a crash would leave a mark that vouches for unsynced bytes, and the next
+# start would trust them unread.
 #
 # Kafka has the same mark (.kafka_cleanshutdown, CleanShutdownFileHandler), for the whole directory. This one
 # names partitions: when one disk write failed, only that partition is recovered from its bytes.
@@ -125,7 +126,7 @@ class DataDirectory:
         DirectoryInUse when another broker has locked it, NotADataDirectory when it holds something else.
         """
         # Before the lock, because the lock creates a file.
-        _refuse_strangers(storage)
+        refuse_wrong_place(storage)
         storage.lock()
         try:
             found = _cluster_id(storage)
@@ -360,13 +361,33 @@ def _cluster_id(storage: StorageReader) -> str | None:
         ) from error
 
 
-def _refuse_strangers(storage: Storage) -> None:
+def refuse_wrong_place(storage: Storage) -> None:
+    """NotADataDirectory if this is not a data directory and must not become one."""
+    names = [*storage.directories(), *storage.files("")] if storage.exists() else []
+    if META_FILE not in names:
+        refuse_nested(storage)
+        _refuse_strangers(storage, names)
+
+
+def refuse_nested(storage: Storage) -> None:
+    """NotADataDirectory if this lies in a data directory, whose broker would take it for a log of its own."""
+    outer = next(filter(_is_data_directory, storage.parents()), None)
+    if outer is not None:
+        raise NotADataDirectory(
+            f"{storage.location} lies in the data directory {outer.location}, which cannot hold another one",
+            location=storage.location,
+        )
+
+
+def _is_data_directory(storage: StorageReader) -> bool:
+    try:
+        return _cluster_id(storage) is not None
+    except StorageError:  # a file of somebody else, or one that this process may not read
+        return False
+
+
+def _refuse_strangers(storage: Storage, names: Iterable[str]) -> None:
     """Protect other people's files from a mistyped path: no log and no lock file is created among them."""
-    if not storage.exists():
-        return
-    names = [*storage.directories(), *storage.files("")]
-    if META_FILE in names:
-        return
     strangers = [name for name in names if name not in _EXPECTED and not name.startswith(".")]
     if strangers:
         raise NotADataDirectory(

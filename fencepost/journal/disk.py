@@ -13,9 +13,10 @@ import shutil
 import stat
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from fencepost.journal.storage import (
@@ -250,6 +251,10 @@ class DiskStorage:
         self.boot_id = _boot_id()
         self._read_only = read_only
         self._locks: list[int] = []
+
+    def parents(self) -> Iterator[DiskStorage]:
+        for path in Path(self.location).resolve().parents:
+            yield DiskStorage(path, read_only=True)
 
     def claim(self) -> None:
         try:

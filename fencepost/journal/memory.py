@@ -79,6 +79,9 @@ class MemoryStorage:
         # A lock is kept, too, so that tests find a broker that does not release it.
         self._locked = False
 
+    def parents(self) -> tuple[()]:
+        return ()
+
     def claim(self) -> None:
         if self._locked:
             raise DirectoryInUse(f"{self.location} is in use by a broker")

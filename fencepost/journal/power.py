@@ -102,6 +102,7 @@ class ProcessStorage:
         self.exists, self.directories, self.files = disk.exists, disk.directories, disk.files
         self.read_file, self.sync_directory, self.at_once = disk.read_file, disk.sync_directory, disk.at_once
         self.claim, self.lock, self.unlock = disk.claim, disk.lock, disk.unlock
+        self.parents = disk.parents
 
     def end(self) -> None:
         """The process is dead. A worker of the process that is still running no longer reaches the disk."""

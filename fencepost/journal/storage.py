@@ -20,7 +20,7 @@ writes may be lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -193,6 +193,10 @@ class Storage(StorageReader, Protocol):
 
     def open(self, path: str, *, create: bool = False) -> StorageFile:
         """A handle to a file that grows; MissingFile when it is missing and `create` is false."""
+        ...
+
+    def parents(self) -> Iterable[StorageReader]:
+        """The directories that the data directory lies in, nearest first."""
         ...
 
     def claim(self) -> None:

@@ -7,11 +7,14 @@ from typing import Any, cast
 
 import pytest
 
+from fencepost import Broker
 from fencepost.broker import lifecycle
 from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS
 from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
 from fencepost.cli.application import run
+from fencepost.journal.data_directory import DataDirectory
+from fencepost.journal.disk import DiskStorage
 from tests.cli.tool import Output
 
 
@@ -107,3 +110,28 @@ def test_a_file_is_refused_as_the_place_of_the_data(tmp_path: Path, capsys: Outp
         f"fencepost: {file} is a file, and serve keeps its data in a directory\n"
         "  give the path of a directory; serve creates it if it does not exist\n"
     )
+
+
+@pytest.mark.parametrize("command", [["serve"], ["demo", "--flights", "200", "--directory"]])
+def test_no_data_directory_begins_inside_another_one(
+    command: list[str], tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`serve data/orders-9`: a path that another command would read."""
+    DataDirectory.open(DiskStorage(tmp_path / "data")).close()
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    then = "did you mean data?" if command == ["serve"] else "give a new or empty directory with --directory"
+    assert run([*command, "data/orders-9"]) == 2
+    assert capsys.readouterr().err == (
+        f"fencepost: data/orders-9 lies in the data directory {tmp_path}/data, "
+        f"which cannot hold another one\n  {then}\n"
+    )
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_wrong_directory_is_named_even_if_its_broker_has_the_port(tmp_path: Path, capsys: Output) -> None:
+    """Another port would not help."""
+    with Broker(str(tmp_path / "data")) as broker:
+        port = broker.address.rpartition(":")[2]
+        assert run(["serve", str(tmp_path / "data" / "orders-9"), "--port", port]) == 2
+    assert "which cannot hold another one" in capsys.readouterr().err

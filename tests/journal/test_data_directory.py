@@ -206,6 +206,36 @@ def test_a_directory_of_somebody_else_is_refused_and_left_as_it_was(tmp_path: Pa
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
+@pytest.mark.parametrize("way", ["orders-9", "orders-9/deeper", "other/../orders-9", "link/orders-9"])
+def test_no_directory_begins_inside_another_one(tmp_path: Path, way: str) -> None:
+    """The broker of the outer one would take `orders-9` for a log."""
+    outer = tmp_path / "data"
+    DataDirectory.open(DiskStorage(outer)).close()
+    (tmp_path / "data" / "other").mkdir()
+    (tmp_path / "data" / "link").symlink_to(outer)
+    before = sorted(outer.rglob("*"))
+    with pytest.raises(NotADataDirectory, match=f"lies in the data directory {outer}"):
+        DataDirectory.open(DiskStorage(outer / way))
+    assert sorted(outer.rglob("*")) == before
+
+
+def test_what_was_begun_inside_another_directory_can_still_be_opened(tmp_path: Path) -> None:
+    """Versions before this rule could make it."""
+    for name in ("data", "inner"):
+        DataDirectory.open(DiskStorage(tmp_path / name)).close()
+    inner = (tmp_path / "inner").rename(tmp_path / "data" / "inner")
+    DataDirectory.open(DiskStorage(inner)).close()
+
+
+def test_a_file_of_somebody_else_above_does_not_keep_a_directory_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / META_FILE).write_text('{"name": "my project"}')
+    DataDirectory.open(DiskStorage(tmp_path / "data")).close()
+    monkeypatch.chdir(tmp_path / "data")
+    DataDirectory.open(DiskStorage("../more")).close()
+
+
 def test_an_empty_file_system_is_a_new_directory(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / ".hidden").touch()
