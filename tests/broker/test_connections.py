@@ -7,7 +7,7 @@ import os
 import resource
 import socket
 import struct
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ from fencepost.broker.settings import ConnectionSettings
 from fencepost.broker.wire_protocols import ARRAY_OF_FIVE
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.frames import FRAME_SIZE_MAX, REQUEST_HEADER_MAX, encode_request
+from fencepost.protocol.frames import FRAME_SIZE_MAX, REQUEST_HEADER_MAX, RequestFrame, encode_request
 from tests.broker.requests import (
     NOBODY,
     ORDERS,
@@ -483,10 +483,12 @@ async def test_a_round_has_at_most_one_costly_request(monkeypatch: pytest.Monkey
     rounds, costly = Rounds(), list[int]()
     carry_out = Server._carry_out  # pyright: ignore[reportPrivateUsage] # where a request is decoded
 
-    def noted(server: Server, connection: connections.Connection, frame: memoryview) -> None:
+    def noted(
+        server: Server, connection: connections.Connection, frame: memoryview
+    ) -> Sequence[RequestFrame]:
         if connection.is_costly:
             costly.append(rounds.number)
-        carry_out(server, connection, frame)
+        return carry_out(server, connection, frame)
 
     monkeypatch.setattr(Server, "_carry_out", noted)
     monkeypatch.setattr(connections, "COSTLY_BYTES", 100_000)
