@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fencepost.simulator.scenarios.model import Case, Scenario
 
 SHOWN_MAX: Final = 12  # variants that an error lists
+LIST: Final = "`fencepost run --list` shows the bundled scenarios"
 
 
 def files_of(given: Sequence[str]) -> list[Path]:
@@ -47,13 +48,15 @@ def _in_directory(directory: Path) -> list[Path]:
 
 
 def _files_of(word: str) -> list[Path]:
+    path = Path(word)
+    return _in_directory(path) if path.is_dir() else [file_of(word)]
+
+
+def file_of(word: str) -> Path:
+    """The file of one scenario: the word is its path or its name. If there is none, reading it says so."""
     path, bundled = Path(word), bundled_scenarios()
-    if path.is_dir():
-        return _in_directory(path)
     name = path.name.removesuffix(".toml")
-    if path.exists() or word != path.name or name not in bundled:
-        return [path]  # if it does not exist, reading it says so
-    return [bundled[name]]
+    return path if path.exists() or word != path.name else bundled.get(name, path)
 
 
 def read(path: Path, *, advice: str | None = None) -> Scenario:
@@ -64,10 +67,10 @@ def read(path: Path, *, advice: str | None = None) -> Scenario:
     try:
         return scenario_of(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
-        problem, then = f"no such file: {path}", advice
-        if then is None and path.name == str(path):
-            problem, then = f"there is no scenario {path}, bundled or in a file", _advice(str(path))
-        then = then or "`fencepost run --list` shows the bundled scenarios"
+        problem, then = f"no such file: {path}", advice or LIST
+        if path.name == str(path):
+            problem = f"there is no scenario {path}, bundled or in a file"
+            then = f"{_did_you_mean(path.name)}{then}"
     except IsADirectoryError:
         problem, then = f"{path} is a directory", advice or "give a scenario file in it"
     except UnicodeDecodeError as undecodable:
@@ -78,10 +81,9 @@ def read(path: Path, *, advice: str | None = None) -> Scenario:
     raise WrongUsage(problem, then=then)
 
 
-def _advice(word: str) -> str:
+def _did_you_mean(word: str) -> str:
     close = get_close_matches(word.removesuffix(".toml"), bundled_scenarios(), n=2)
-    meant = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"{meant}`fencepost run --list` shows the bundled scenarios"
+    return f"did you mean {' or '.join(close)}? " if close else ""
 
 
 @attrs.frozen(kw_only=True)

@@ -22,7 +22,7 @@ from fencepost.cli.html_pages import Pages, files_line
 from fencepost.cli.interruptions import Ended
 from fencepost.cli.options import AsJson, AtLeastOne, AtLeastZero
 from fencepost.cli.output import Json, print_json, print_progress, text_beside
-from fencepost.cli.scenario_files import read
+from fencepost.cli.scenario_files import file_of, name_of, read
 
 if TYPE_CHECKING:
     from fencepost.simulator.fuzz.shrinking import Failing, ShrinkSearch, Tell
@@ -31,7 +31,7 @@ COLLECT_EVERY: Final = 50  # attempts
 
 
 def shrink(
-    file: Path | None = None,
+    scenario: str | None = None,
     /,
     *,
     seed: AtLeastZero | None = None,
@@ -45,8 +45,9 @@ def shrink(
 
     Parameters
     ----------
-    file
-        A generated scenario (one with a [seeded] table), instead of --seed.
+    scenario
+        A generated scenario (one with a [seeded] table), instead of --seed: a file, or the name of a bundled
+        scenario.
     seed
         The seed, as `fencepost fuzz` prints it. Repeat the options of that search.
     output
@@ -60,9 +61,10 @@ def shrink(
     from fencepost.simulator.judges.known_anomalies import KnownAnomaly
     from fencepost.simulator.scenarios.model import cases
 
+    file = None if scenario is None else file_of(scenario)
     if file is not None and options != DEFAULT_WORLD:
         raise WrongUsage(
-            f"{file} already contains the options of its run",
+            f"{scenario} already contains the options of its run",
             then="--workload, --transaction-version, --partition-verification, --without-fix and --break "
             "can only be given with --seed",
         )
@@ -181,7 +183,7 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
     if (file is None) is (seed is None):
         given = "none was given" if file is None else "not both"
         raise WrongUsage(
-            f"shrink needs either --seed or a scenario file; {given}",
+            f"shrink needs either --seed or a scenario; {given}",
             then="for example: fencepost shrink --seed 17",
         )
     if file is None:
@@ -191,14 +193,15 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
         scenario = read(
             file, advice="`fencepost fuzz` finds failing seeds; `fencepost shrink --seed` writes a scenario"
         )
+        given = name_of(file)
         if scenario.seeded is None:
             raise WrongUsage(
-                f"{file} was written by hand; only generated scenarios (with a [seeded] table) can be shrunk",
-                then=f"to see what happens in it: fencepost run {file} --text",
+                f"{given} was written by hand; shrink is for generated scenarios (with a [seeded] table)",
+                then=f"to see what happens in it: fencepost run {given} --text",
             )
         if scenario.faults:
             raise WrongUsage(
-                f"{file} has [[fault]] tables, and shrink can shrink only what its [seeded] table describes",
+                f"{given} has [[fault]] tables, and shrink can shrink only what is in its [seeded] table",
                 then="remove them, or shrink the scenario that they were added to",
             )
         name, failing = scenario.name, failing_run(scenario.seeded, scenario.choices)

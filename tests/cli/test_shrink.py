@@ -87,7 +87,7 @@ def test_what_is_small_can_be_made_smaller_from_its_file(
     assert shrink(seed=seed, options=WorldOptions(broken=("fencing",)), budget=1) == 0
     begun = Path(f"seed-{seed}.toml")
     words = capsys.readouterr().out.splitlines()
-    assert shrink(begun, output=Path("smaller.toml"), budget=BUDGET, as_json=True) == 0
+    assert shrink(str(begun), output=Path("smaller.toml"), budget=BUDGET, as_json=True) == 0
     _, small = last_json(capsys)
     assert small["events"] < small["events_before"]
     assert "  continue: with --budget 2 (the budget ran out before everything had been tried)" in words
@@ -188,10 +188,15 @@ def test_what_cannot_be_shrunk_fails_with_two_lines(capsys: Output, tmp_path: Pa
     table: list[tuple[list[str], int, str]] = [
         (["--seed", "1", "--output", str(tmp_path / "none.toml")], 1, "seed 1 violates no rule"),
         ([str(story)], 2, "was written by hand"),
-        ([], 2, "needs either --seed or a scenario file; none was given"),
-        ([str(story), "--seed", "1"], 2, "needs either --seed or a scenario file; not both"),
+        ([], 2, "needs either --seed or a scenario; none was given"),
+        ([str(story), "--seed", "1"], 2, "needs either --seed or a scenario; not both"),
         ([str(tmp_path / "nowhere.toml")], 2, "no such file"),
         ([str(tmp_path / "nowhere.toml")], 2, "fencepost shrink --seed"),
+        (["lost_sequenze"], 2, "there is no scenario lost_sequenze"),
+        (["lost_sequenze"], 2, "did you mean lost_sequence? "),
+        (["lost_sequence"], 1, "a lost sequence of an older identity violates no rule"),
+        (["zombie_fencing"], 2, "zombie_fencing was written by hand"),
+        (["zombie_fencing"], 2, "fencepost run zombie_fencing --text"),
         ([str(tmp_path)], 2, "fencepost shrink --seed"),
         ([str(story), "--transaction-version", "2"], 2, "already contains the options"),
         ([str(story), "--break", "dedup"], 2, "can only be given with --seed"),
