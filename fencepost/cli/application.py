@@ -192,8 +192,8 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
         token, argument = problem.token or problem.argument.tokens[0], problem.argument
         if problem.msg == MUST_NOT_BE_EMPTY:
             return _invalid(token, argument, MUST_NOT_BE_EMPTY)
-        if problem.msg is None and problem.target_type in NUMBERS:
-            return _invalid(token, argument, f"Must be {NUMBERS[problem.target_type]}.")
+        if problem.msg is None and problem.target_type is int:
+            return _invalid(token, argument, MUST_BE_WHOLE)
     if isinstance(problem, ValidationError) and problem.argument is not None:
         for argument in (problem.argument, *problem.argument.children):
             for token in argument.tokens:
@@ -212,7 +212,7 @@ def _invalid(token: Token, argument: Argument, wanted: str) -> str:
 MUST_BE_UTF_8: Final = "Must be UTF-8."
 MUST_NOT_BE_EMPTY: Final = "Must not be empty."
 WITHOUT_COMMAND: Final = ("--version", "--help")
-NUMBERS: Final[dict[type | None, str]] = {int: "a whole number", float: "a number"}
+MUST_BE_WHOLE: Final = "Must be a whole number."
 
 
 def run(arguments: Sequence[str]) -> int:

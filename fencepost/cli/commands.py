@@ -95,7 +95,7 @@ COMMANDS: Final = {
         reached.
         """,
         place="fencepost.cli.fault:wait_for_faults",
-        examples=("fencepost fault wait --timeout 30",),
+        examples=("fencepost fault wait --timeout 30s",),
     ),
     "fault end": Command(
         "Undo what faults did: release messages, resume the broker, repair its disk.",

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
 from fencepost.broker.fault_handles import FaultHandle, Faults
 from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage, complain
-from fencepost.cli.options import LOCAL, AsJson, ClusterOptions
+from fencepost.cli.options import AS_TIME, LOCAL, AsJson, ClusterOptions
 from fencepost.cli.output import Columns, print_done, print_rows
 from fencepost.client.errors import ClientError
 from fencepost.faults.grammar import BadPhrase
@@ -31,7 +31,6 @@ IN_JSON: Columns[DescribedFault] = (*LISTED, ("absent", "", lambda fault: list(f
 WAIT_S: Final = 10.0
 
 FaultIds = Annotated[tuple[int, ...], Parameter(negative="", help="These faults; all if none is given.")]
-Seconds = Annotated[float, Parameter(validator=validators.Number(gte=0))]
 
 
 def add_faults(
@@ -78,7 +77,7 @@ def wait_for_faults(
     fault_id: FaultIds = (),
     /,
     *,
-    timeout: Seconds = WAIT_S,
+    timeout: Annotated[float, AS_TIME] = WAIT_S,
     cluster: ClusterOptions = LOCAL,
     as_json: AsJson = False,
 ) -> int:
@@ -87,7 +86,7 @@ def wait_for_faults(
     Parameters
     ----------
     timeout
-        Seconds to wait for each.
+        How long to wait for each, such as 30s.
     """
     missing: list[str] = []
     for fault in _chosen(_faults(cluster), fault_id):

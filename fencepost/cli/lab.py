@@ -13,8 +13,15 @@ from cyclopts import Parameter, validators
 
 from fencepost.bundled import bundled_scenarios
 from fencepost.cli.errors import OK, CommandFailed, WrongUsage, complain, report
-from fencepost.cli.options import ADMIN_ID, ANSWER_MS, CommandConfig, is_address, problem_of, security_of
-from fencepost.cli.times import seconds_given
+from fencepost.cli.options import (
+    ADMIN_ID,
+    ANSWER_MS,
+    AS_TIME,
+    CommandConfig,
+    is_address,
+    problem_of,
+    security_of,
+)
 from fencepost.client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -60,10 +67,7 @@ def lab(
     command_config: CommandConfig = None,
     port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65_535))] = 8778,
     browser: Annotated[bool, Parameter(negative="--no-browser")] = True,
-    time_limit: Annotated[
-        float,
-        Parameter(converter=seconds_given, metavar="TIME", show_default=lambda seconds: f"{seconds:g}s"),
-    ] = 10.0,
+    time_limit: Annotated[float, AS_TIME] = 10.0,
     memory_limit: Annotated[
         int, Parameter(metavar="MIB", validator=validators.Number(gte=MEMORY_MIN))
     ] = 1024,

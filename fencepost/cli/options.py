@@ -96,10 +96,15 @@ Configs = Annotated[tuple[str, ...], Parameter(alias="-c")]
 """Options with the short names that users of kcat and rpk know."""
 
 
-TimeBudget = Annotated[
-    float | None, Parameter("--for", converter=seconds_given, allow_leading_hyphen=True, metavar="TIME")
-]
-"""How long a command may search, in seconds; given as 90s, 10m or 1h30m."""
+AS_TIME: Final = Parameter(
+    converter=seconds_given,
+    allow_leading_hyphen=True,
+    metavar="TIME",
+    show_default=lambda seconds: f"{seconds:g}s",
+)
+"""A number of seconds that is given as 500ms, 90s, 10m or 1h30m."""
+TimeBudget = Annotated[float | None, AS_TIME, Parameter("--for", show_default=False)]
+"""How long a command may search."""
 
 
 def is_offset(given: str) -> bool:

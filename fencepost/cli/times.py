@@ -36,5 +36,6 @@ def moment_in(text: str) -> int:
 
 
 def seconds_given(_: type, tokens: Sequence[Token]) -> float:
-    """The converter of options that are durations."""
-    return seconds_in(tokens[0].value)
+    """The converter of options that are durations; a number without a unit is in seconds."""
+    text = tokens[0].value
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else seconds_in(text)

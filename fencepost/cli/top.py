@@ -15,7 +15,7 @@ from typing import Annotated, Final, NamedTuple
 import attrs
 from cyclopts import Parameter, validators
 
-from fencepost.cli.options import LOCAL, AsJson, AtLeastOne, ClusterOptions, Flag
+from fencepost.cli.options import AS_TIME, LOCAL, AsJson, AtLeastOne, ClusterOptions, Flag
 from fencepost.cli.output import Columns, print_json, print_progress, print_rows, row_of
 from fencepost.cli.table import Duration, as_words, is_terminal, moment
 from fencepost.client.shells.sync import Admin
@@ -25,7 +25,7 @@ CLEAR: Final = "\x1b[H\x1b[2J"
 ROWS: Final = 20  # of each table, unless the lines of a terminal limit them
 LINES_BETWEEN: Final = 9  # headline, titles, empty lines
 INTERVAL_MAX_S: Final = 86_400
-Interval = Annotated[float, Parameter(validator=validators.Number(gt=0, lte=INTERVAL_MAX_S))]
+Interval = Annotated[float, AS_TIME, Parameter(validator=validators.Number(gt=0, lte=INTERVAL_MAX_S))]
 
 
 class TopicRates(NamedTuple):
@@ -76,7 +76,7 @@ def top(
     Parameters
     ----------
     interval
-        Seconds between two measurements.
+        Time between two measurements, such as 500ms.
     once
         Print the rates of one interval, and stop.
     limit

@@ -197,7 +197,6 @@ def test_words_in_the_wrong_place_are_named(
         ("fault remove 1..5", 'Invalid value "1..5" for FAULT_ID. Must be a whole number.\n'),
         ("fault remove 1.5", 'Invalid value "1.5" for FAULT_ID. Must be a whole number.\n'),
         ("fault remove all", 'Invalid value "all" for FAULT_ID. Must be a whole number.\n'),
-        ("fault wait --timeout soon", 'Invalid value "soon" for --timeout. Must be a number.\n'),
     ],
 )
 def test_what_is_no_number_is_told_without_the_types_of_python(
@@ -468,12 +467,30 @@ def test_an_empty_path_is_not_the_current_directory(
     assert f'Invalid value "" for {name}. Must not be empty.' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words", ["run --for", "fuzz --for", "explore --for", "group reset-offsets g -t t --by-duration"]
+TIMES = (
+    "run --for",
+    "fuzz --for",
+    "explore --for",
+    "lab --time-limit",
+    "fault wait --timeout",
+    "top --interval",
 )
+
+
+@pytest.mark.parametrize("words", [*TIMES, "group reset-offsets g -t t --by-duration"])
 def test_a_negative_time_is_named(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words.split(), "-1s"]) == 2
     assert f"for {words.rsplit(maxsplit=1)[-1]}: '-1s' is not a time such as 90s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30", 30), ("0.5", 0.5), ("30s", 30), ("500ms", 0.5), ("1h30m", 5400)]
+)
+def test_a_time_may_have_a_unit(text: str, seconds: float) -> None:
+    """Without one, it is in seconds."""
+    for words in TIMES:
+        _, bound, _ = application().parse_args([*words.split(), text])
+        assert seconds in bound.arguments.values()
 
 
 @pytest.mark.parametrize("words", ["transactions describe", "transactions force-terminate"])
