@@ -86,9 +86,34 @@ def worst_error(body: ReplyBody) -> tuple[ErrorCode, str]:
     return NO_ERROR, ""
 
 
-def missing_group(request: Request, error: ErrorCode) -> str:
-    """If the whole reply says that the request's group does not exist, a sentence about that; else ""."""
-    return _sentence(error, request) if error is _E.GROUP_ID_NOT_FOUND else ""
+CLUSTER_RIGHTS: Final[dict[type[Request], str]] = {
+    m.AddFaults: "Alter",
+    m.AlterPartitionReassignments: "Alter",
+    m.BrokerStatus: "Describe",
+    m.DescribeAcls: "Describe",
+    m.DescribeConfigs: "DescribeConfigs",
+    m.ElectLeaders: "Alter",
+    m.Follow: "ClusterAction",
+    m.IncrementalAlterConfigs: "AlterConfigs",
+    m.InitProducerId: "IdempotentWrite",
+    m.ListFaults: "Describe",
+    m.ListPartitionReassignments: "Describe",
+    m.RemoveFaults: "Alter",
+    m.WriteTxnMarkers: "Alter",
+}
+"""The operation on the cluster that a request of a client needs."""
+
+
+def explanation(request: Request, error: ErrorCode) -> str:
+    """What an error of the whole reply means for this request, if that is more than the error's own
+    sentence: the group that does not exist, or the right that is missing.
+    """
+    if error is _E.GROUP_ID_NOT_FOUND:
+        return _sentence(error, request)
+    right = CLUSTER_RIGHTS.get(type(request))
+    if error is _E.CLUSTER_AUTHORIZATION_FAILED and right is not None:
+        return f"not authorized for {right} on the cluster"
+    return ""
 
 
 def _parts(body: ReplyBody) -> Iterator[object]:

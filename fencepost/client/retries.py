@@ -53,7 +53,7 @@ from fencepost.client.errors import (
     unknown_topic,
 )
 from fencepost.client.metadata import ClusterMetadata, CoordinatorOf
-from fencepost.client.reply_errors import missing_group, remedy_of, worst_error
+from fencepost.client.reply_errors import explanation, remedy_of, worst_error
 from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
@@ -231,7 +231,7 @@ class PendingCalls:
                 self.cluster.learn(body, from_node=node)
             self._metadata_answered(call, error, now)
             return []
-        worst, because = error, missing_group(call.request, error)
+        worst, because = error, explanation(call.request, error)
         if worst is NO_ERROR and body is not None:
             worst, because = worst_error(body)
         if worst is not NO_ERROR:

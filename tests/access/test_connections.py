@@ -183,6 +183,15 @@ def test_a_missing_right_to_a_group_or_a_transactional_id_names_it() -> None:
                 admin.list_consumer_group_offsets("readers")
 
 
+def test_a_missing_right_to_the_cluster_is_named() -> None:
+    acls = '[[acl]]\nprincipal = "User:alice"\ntopic = "*"\nallow = "All"\n'
+    with Broker(users={"alice": "secret"}, acls=acls) as broker, Admin(broker.address, **LOGIN) as admin:
+        with pytest.raises(AuthorizationFailed, match="not authorized for Describe on the cluster"):
+            admin.broker_status()
+        with pytest.raises(AuthorizationFailed, match="not authorized for Alter on the cluster"):
+            admin.add_fault("when p sends Produce do drop")
+
+
 REFUSED: list[tuple[bool, dict[str, Any], str]] = [
     (
         False,

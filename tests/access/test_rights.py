@@ -16,6 +16,7 @@ from fencepost.broker.access.table import ERRORS, RIGHTS, Filter, Need, Right
 from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.contract import Reply
 from fencepost.broker.limits import ENTRIES
+from fencepost.client.reply_errors import CLUSTER_RIGHTS
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, APIS, OWN_APIS, Request
@@ -303,6 +304,19 @@ def two_topics() -> m.Produce:
 def only(right: Right, name: str) -> Acls:
     found = rule(right)
     return Acls(rules=(attrs.evolve(found, pattern=attrs.evolve(found.pattern, name=name)),))
+
+
+SENT_BY_BROKERS = {m.AddPartitionsToTxn, m.AllocateProducerIds, m.BrokerRegistration}
+
+
+def test_a_client_names_the_right_to_the_cluster_that_its_request_needs() -> None:
+    needed = {
+        request: need.rights[0].operation.value
+        for request, row in RIGHTS.items()
+        for need in reversed(row.needs)  # the first one, if there are several
+        if need.rights[0].resource is Resource.CLUSTER
+    }
+    assert needed == CLUSTER_RIGHTS | dict.fromkeys(SENT_BY_BROKERS, Operation.CLUSTER_ACTION.value)
 
 
 def test_allowed_partitions_continue_and_the_others_are_refused_in_the_same_reply() -> None:
