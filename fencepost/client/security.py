@@ -115,6 +115,9 @@ class Security:
                 f"security_protocol {self.security_protocol} has no TLS, so the ssl_... settings would be "
                 "ignored: choose SSL or SASL_SSL"
             )
+        for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
+            if self.has_tls and getattr(self, name) == "":
+                raise ValueError(f"{name} is empty: give the path of a PEM file, or leave the setting out")
         if self.ssl_keyfile and not self.ssl_certfile:
             raise ValueError("ssl_keyfile needs ssl_certfile")
 

@@ -503,6 +503,9 @@ def test_a_file_that_is_no_certificate_is_named(certificates: Certificates) -> N
         ({"security_protocol": "SASL_SSL"}, "needs sasl_plain_username and sasl_plain_password"),
         ({**LOGIN, "security_protocol": "SSL"}, "does not log in"),
         ({"ssl_cafile": "ca.pem"}, "has no TLS"),
+        ({"security_protocol": "SSL", "ssl_cafile": ""}, "ssl_cafile is empty"),
+        ({"security_protocol": "SSL", "ssl_certfile": ""}, "ssl_certfile is empty"),
+        ({"security_protocol": "SSL", "ssl_certfile": "c.pem", "ssl_keyfile": ""}, "ssl_keyfile is empty"),
         ({"security_protocol": "SSL", "ssl_keyfile": "key.pem"}, "ssl_keyfile needs ssl_certfile"),
     ],
 )
