@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Final
 
@@ -104,6 +105,7 @@ BAD_PATH: Final = (FileNotFoundError, IsADirectoryError, NotADirectoryError, Per
 CHECK_THE_LOGIN: Final = (
     "check the security settings in --command-config FILE and in the environment (`fencepost help access`)"
 )
+MAKE_ROOM: Final = "free some space, or write to another disk"
 CHECK_THE_PATH: Final = "check the path"
 AND_THE_RIGHTS: Final = ", and the rights of the user of this process"
 START_A_BROKER: Final = (
@@ -162,15 +164,21 @@ def report(problem: Exception) -> int:
         case Unusable():
             what, code = str(problem), WRONG_USAGE
         case OSError() if problem.filename is not None:
-            what = f"{problem.filename}: {problem.strerror}"
-            then, code = (CHECK_THE_PATH, WRONG_USAGE) if isinstance(problem, BAD_PATH) else ("", FAILED)
-            then += AND_THE_RIGHTS if isinstance(problem, PermissionError) else ""
+            what, (then, code) = f"{problem.filename}: {problem.strerror}", _advice_on_file(problem)
         case FencepostError() | OSError():
             what = str(problem)
         case _:
             raise problem
     complain(what, then=then)
     return code
+
+
+def _advice_on_file(problem: OSError) -> tuple[str, int]:
+    """What to do about an error of a file, and the exit code."""
+    if isinstance(problem, BAD_PATH):
+        rights = AND_THE_RIGHTS if isinstance(problem, PermissionError) else ""
+        return f"{CHECK_THE_PATH}{rights}", WRONG_USAGE
+    return MAKE_ROOM if problem.errno in (ENOSPC, EDQUOT) else "", FAILED
 
 
 @contextmanager

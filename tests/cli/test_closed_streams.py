@@ -63,7 +63,9 @@ def test_a_full_disk_under_stdout_is_named() -> None:
         ended = subprocess.run(
             [*COMMAND, "run", "--list"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S
         )
-    assert ended.stderr == "fencepost: standard output: No space left on device\n"
+    assert ended.stderr == (
+        "fencepost: standard output: No space left on device\n  free some space, or write to another disk\n"
+    )
     assert ended.returncode == 1
 
 
