@@ -22,12 +22,13 @@ from fencepost.cli.options import (
     problem_of,
     security_of,
 )
-from fencepost.client.errors import ClientError
+from fencepost.client.errors import AuthenticationFailed, AuthorizationFailed, ClientError
 
 if TYPE_CHECKING:
     from fencepost.client.security import SecuritySettings
 
 MIB: Final = 1 << 20
+LOOK_S: Final = 6.0  # a broker that answers later, or is behind a firewall, is told of when the lab serves
 MEMORY_MIN: Final = 256  # MiB: a process needs a third of that before it plays anything
 
 
@@ -38,27 +39,41 @@ def _address(broker: str) -> str:
     return broker
 
 
-def _look_for(broker: str, security: SecuritySettings) -> None:
-    """Says in the terminal why the lab cannot follow the broker, since perhaps nobody looks at the page."""
+def _look_for(broker: str, security: SecuritySettings) -> int:
+    """Says in the terminal why the lab cannot follow the broker, since perhaps nobody looks at the page.
+    Returns an exit code, which is not OK if waiting will not help.
+    """
     if (problem := problem_of(broker)) is not None:
         complain(
             f"no broker answers at {broker}: {problem}",
             then="start one with `fencepost serve DIRECTORY --follow`; the lab waits for it",
         )
-        return
+        return OK
     from fencepost.client.shells.sync import Admin
 
     try:
         with Admin(broker, client_id=ADMIN_ID, default_api_timeout_ms=ANSWER_MS, **security) as admin:
             is_followed = bool(admin.follow(wait_ms=1).run)
     except ClientError as problem:
-        report(problem)
-        return
+        code = report(problem)
+        return code if isinstance(problem, AuthenticationFailed | AuthorizationFailed) else OK
     if not is_followed:
         complain(
             f"{broker} was started without --follow, so the page cannot show what it does",
             then="start it with `fencepost serve DIRECTORY --follow`",
         )
+    return OK
+
+
+class _Look(Thread):
+    """Looks for the broker. `code`: what `_look_for` has returned."""
+
+    def __init__(self, broker: str, security: SecuritySettings) -> None:
+        super().__init__(daemon=True)
+        self.code, self._broker, self._security = OK, broker, security
+
+    def run(self) -> None:
+        self.code = _look_for(self._broker, self._security)
 
 
 def lab(
@@ -98,7 +113,7 @@ def lab(
             )
     import trio
 
-    from fencepost.lab.server import LabSettings, PortInUse, serve_lab
+    from fencepost.lab.server import LabSettings, PortUnusable, serve_lab
     from fencepost.lab.workers import WorkLimits
 
     settings = LabSettings(
@@ -109,21 +124,22 @@ def lab(
         security=security_of(command_config),
     )
 
+    if settings.broker is not None:
+        look = _Look(settings.broker, settings.security)
+        look.start()
+        look.join(LOOK_S)
+        if look.code != OK:
+            return look.code
+
     def ready(address: str) -> None:
         print(f"The lab is at {address}")
         print("Keep the address to yourself: with it, anyone can run simulations here. Ctrl-C stops the lab.")
         print(json.dumps({"ready": True, "address": address, "pid": os.getpid()}), flush=True)
-        # Both may take seconds: a browser in the terminal, and a broker behind a firewall. The lab already
-        # serves in the meantime.
-        if browser:
+        if browser:  # one in the terminal may take seconds
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-        if settings.broker is not None:
-            Thread(target=_look_for, args=(settings.broker, settings.security), daemon=True).start()
 
     try:
         trio.run(serve_lab, settings, ready)
-    except PortInUse as problem:
-        raise CommandFailed(
-            str(problem), then="stop the program that listens there, or give another port (0: any free one)"
-        ) from None
+    except PortUnusable as problem:
+        raise CommandFailed(str(problem), then=problem.then) from None
     return OK

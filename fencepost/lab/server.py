@@ -77,8 +77,12 @@ HEADERS: Final = {
 }
 
 
-class PortInUse(FencepostError):
-    """Another process listens where the lab should."""
+class PortUnusable(FencepostError):
+    """The lab cannot listen on its port; `then` is what to do about it."""
+
+    def __init__(self, what: str, *, then: str) -> None:
+        super().__init__(what)
+        self.then = then
 
 
 @attrs.frozen(kw_only=True)
@@ -319,7 +323,7 @@ async def _gone(_: Request, _problem: Exception) -> Response:
 
 
 def bound_socket(port: int) -> socket.socket:
-    """A socket of loopback at this port. PortInUse if something listens there."""
+    """A socket of loopback that listens on this port. PortUnusable if there is none."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -327,7 +331,10 @@ def bound_socket(port: int) -> socket.socket:
         opened.listen(CONNECTIONS_MAX)
     except OSError as problem:
         opened.close()
-        raise PortInUse(f"cannot listen on {LOOPBACK}:{port}: {problem.strerror}") from None
+        then = "stop the program that listens there, or give another port (0: any free one)"
+        if isinstance(problem, PermissionError):
+            then = "give a port above 1023 (0: any free one), or run the lab as a user who may use lower ones"
+        raise PortUnusable(f"cannot listen on {LOOPBACK}:{port}: {problem.strerror}", then=then) from None
     return opened
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -241,6 +243,20 @@ def test_a_port_in_use_is_an_error_that_says_what_to_do() -> None:
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in failed.stderr
     assert "or give another port (0: any free one)" in failed.stderr
     assert failed.stdout == ""
+
+
+def test_a_port_that_this_user_may_not_have_needs_another_port_or_user(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    assert run(["lab", "--port", "80", "--no-browser"]) == 1
+    assert capsys.readouterr().err == (
+        "fencepost: cannot listen on 127.0.0.1:80: Permission denied\n"
+        "  give a port above 1023 (0: any free one), or run the lab as a user who may use lower ones\n"
+    )
 
 
 def test_without_its_packages_the_command_says_what_to_install(

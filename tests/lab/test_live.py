@@ -23,6 +23,8 @@ from fencepost import (
     StepFeed,
     TopicPartition,
 )
+from fencepost.cli import lab as lab_command
+from fencepost.cli.application import run
 from fencepost.lab.growing_run import DOWN, Entry
 from fencepost.lab.live import Live, Stage
 from fencepost.simulator.world.history import Appended, Bounded, Coordinated, Event
@@ -402,6 +404,23 @@ def test_the_terminal_says_that_a_broker_accepts_no_followers() -> None:
         f"fencepost: {broker.address} was started without --follow, so the page cannot show what it does\n",
         "  start it with `fencepost serve DIRECTORY --follow`\n",
     ]
+
+
+@pytest.mark.parametrize(("name", "password", "code"), [("eve", "secret", 1), ("lab", "wrong", 3)])
+def test_a_lab_that_may_not_follow_does_not_begin(
+    name: str, password: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says which right is missing, and prints no address of a page that would show nothing."""
+    monkeypatch.setattr(lab_command, "LOOK_S", PATIENCE_S)
+    for key, value in {**login(name), "sasl_plain_password": password}.items():
+        monkeypatch.setenv(f"FENCEPOST_{key.upper()}", value)
+    with Broker(feed=StepFeed(), users={"eve": "secret", "lab": "secret"}, acls=ACLS) as broker:
+        assert run(["lab", "--broker", broker.address, "--port", "0", "--no-browser"]) == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert (
+        "not authorized for ClusterAction on the cluster" if code == 1 else "refused user 'lab'"
+    ) in told.err
 
 
 def test_a_lab_without_a_broker_follows_none() -> None:
