@@ -23,6 +23,7 @@ from fencepost.cli.options import (
     security_of,
 )
 from fencepost.client.errors import AuthenticationFailed, AuthorizationFailed, ClientError
+from fencepost.protocol.extras import adding
 
 if TYPE_CHECKING:
     from fencepost.client.security import SecuritySettings
@@ -104,8 +105,6 @@ def lab(
     """
     for package in ("starlette", "hypercorn"):
         if find_spec(package) is None:
-            from fencepost.spark_bridge.session import adding
-
             raise WrongUsage(
                 f"the lab needs the package {package}",
                 then=f"{adding('lab')}; without it, `fencepost run NAME --html FILE` writes the page of one "

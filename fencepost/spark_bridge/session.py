@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fencepost.protocol.errors import Unusable
+from fencepost.protocol.extras import adding
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -51,15 +52,6 @@ DEFAULTS: Final = {
 SHORT_RUN: Final = {
     "spark.driver.extraJavaOptions": f"{DEFAULTS['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1"
 }
-
-
-def adding(extras: str) -> str:
-    """How to add extras to this installation. pip takes them from the installed package, which may come from
-    an index or from a clone.
-    """
-    return (
-        f"`{sys.executable} -m pip install 'fencepost[{extras}]'` adds what is missing to this installation"
-    )
 
 
 def require_spark() -> None:

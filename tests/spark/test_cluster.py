@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from fencepost.journal.disk import DiskStorage
-from fencepost.spark_bridge.session import use_java
+from tests.spark.programs import bare_python, words_of
 from tests.spark.tables import rows_of
-from tests.spark.test_source import executable, java_options
 from tests.spark.test_stream_in_spark import LiveLog
 
 pytestmark = pytest.mark.thorough
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 # Prints how many executors read, and how many rows and transactions there are.
 JOB = """
@@ -41,29 +34,11 @@ def test_executors_get_the_package_and_read_the_same_directory(tmp_path: Path) -
     log = LiveLog(tmp_path / "data")
     log.grow(30)
     log.close()
-    use_java()
-    # Finds every library but not this project, as the Python of an executor: -S reads no .pth file.
-    libraries = f'PYTHONPATH="{sysconfig.get_path("purelib")}:$PYTHONPATH"'
-    python = executable(tmp_path / "python", f'#!/bin/sh\n{libraries} exec {sys.executable} -S "$@"\n')
-    environment = {
-        "PATH": os.environ["PATH"],
-        "JAVA_HOME": os.environ["JAVA_HOME"],
-        "HOME": str(tmp_path),
-        "PYSPARK_PYTHON": str(python),
-        "SPARK_HOME": str(spark_home(tmp_path / "spark")),
-        **java_options(),
-    }
-    asked = subprocess.run(
-        [python, "-c", JOB, ROOT, log.directory],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    home = spark_home(tmp_path / "spark")
+    words = words_of(JOB, log.directory, tmp_path, python=bare_python(tmp_path), SPARK_HOME=str(home))
     transactions = rows_of("transactions", DiskStorage(log.directory, read_only=True))
     ended = sum(row["state"] != "open" for row in transactions)
-    assert asked.stdout.split() == ["2", str(len(log.visible())), str(ended)], asked.stderr
+    assert words == ["2", str(len(log.visible())), str(ended)]
 
 
 def spark_home(directory: Path) -> Path:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
 from fencepost.journal.disk import DiskStorage
-from fencepost.spark_bridge.session import use_java
+from tests.spark.programs import ROOT, bare_python, words_of
 from tests.spark.tables import rows_of
-from tests.spark.test_cluster import ROOT
-from tests.spark.test_source import executable, java_options
 from tests.spark.test_stream_in_spark import LiveLog
 
 pytestmark = pytest.mark.thorough
@@ -59,30 +53,8 @@ def log(tmp_path: Path) -> LiveLog:
 
 def asked(job: str, log: LiveLog, place: Path, *installed: Path) -> list[str]:
     """The words that a job prints. Its server finds every library, and of this project what is installed."""
-    use_java()
-    paths = ":".join(map(str, (*installed, sysconfig.get_path("purelib"))))
-    # -S reads no .pth file, such as the one that makes this project known.
-    python = executable(
-        place / "python", f'#!/bin/sh\nPYTHONPATH="{paths}:$PYTHONPATH" exec {sys.executable} -S "$@"\n'
-    )
-    environment = {
-        "PATH": os.environ["PATH"],
-        "JAVA_HOME": os.environ["JAVA_HOME"],
-        "HOME": str(place),
-        "PYSPARK_PYTHON": str(python),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        **java_options(),
-    }
-    ran = subprocess.run(
-        [python, "-c", job, ROOT, log.directory],
-        cwd=place,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout.split()
+    python = bare_python(place, *installed)
+    return words_of(job, log.directory, place, python=python, SPARK_LOCAL_IP="127.0.0.1")
 
 
 def test_a_client_sends_the_package_to_a_server_that_lacks_it(log: LiveLog, tmp_path: Path) -> None:
