@@ -444,8 +444,9 @@ async def a_column_has_one_callback_for_all_its_records(clients: Clients) -> Non
 @story
 async def an_unknown_topic_is_named(clients: Clients) -> None:
     async with clients.producer() as producer:
-        with pytest.raises(UnknownTopic, match="topic 'nowhere' does not exist"):
+        with pytest.raises(UnknownTopic, match="topic 'nowhere' does not exist") as told:
             await producer.send("nowhere", b"x")
+        assert told.value.__context__ is None, "a traceback shows one error"
         await (await producer.send("t", b"x"))
         with pytest.raises(UnknownTopic, match="topic 't' has 2 partitions"):
             await producer.send("t", b"x", partition=2)
@@ -510,8 +511,9 @@ async def committed_offsets_have_a_note(clients: Clients) -> None:
         assert await consumer.committed([HERE, THERE]) == {HERE: 3, THERE: 4}
         assert await consumer.committed_metadata([HERE]) == {HERE: OffsetAndMetadata(3, "checked")}
     async with clients.consumer() as nobody:
-        with pytest.raises(WrongState, match="has no group_id"):
-            await nobody.commit({HERE: 1})
+        for offsets in (None, {}, {HERE: 1}):
+            with pytest.raises(WrongState, match="this consumer has no group_id: create it with one"):
+                await nobody.commit(offsets)
 
 
 @story
@@ -569,7 +571,10 @@ async def a_seek_inside_a_loop_is_obeyed(clients: Clients) -> None:
         consumer.seek_to_beginning()
         assert await consumer.position(HERE) == 0
         consumer.seek_to_end(HERE)
+        assert await consumer.poll(50) == []
         assert await consumer.position(HERE) == 4
+        consumer.seek(HERE, 2)
+        assert await poll_until(consumer, 2) == [b"2", b"3"]
 
 
 @story

@@ -15,15 +15,7 @@ import pytest
 from fencepost.broker.embedded import Broker
 from fencepost.client.admin import AbortSpec
 from fencepost.client.effects import TransactionCall
-from fencepost.client.errors import (
-    BufferFull,
-    ClientClosed,
-    CommitOutcomeUnknown,
-    ProducerFenced,
-    RequestTimeout,
-    TransactionAborted,
-    UnknownTopic,
-)
+from fencepost.client.errors import BufferFull, ClientClosed, CommitOutcomeUnknown, RequestTimeout
 from fencepost.client.network import ClientConnection, NetworkClient
 from fencepost.client.send_future import RecordMetadata
 from fencepost.client.serializers import json_deserializer, json_serializer
@@ -80,24 +72,6 @@ async def read(address: str, isolation_level: str = "read_committed") -> list[by
                 for offset, value in zip(batch.offsets, batch.values, strict=True):
                     values[batch.partition.partition, offset] = value
         return [values[place] for place in sorted(values)]
-
-
-def test_an_heir_fences_its_former_self(tell: Callable[[Story], None]) -> None:
-    async def story(address: str) -> None:
-        async with AsyncProducer(address, transactional_id="pay") as zombie:
-            await zombie.init_transactions()
-            zombie.begin_transaction()
-            outcome = await zombie.send("t", b"zombie")
-            await outcome
-            async with AsyncProducer(address, transactional_id="pay") as heir:
-                await heir.init_transactions()
-                async with heir.transaction():
-                    await heir.send("t", b"heir")
-            with pytest.raises((ProducerFenced, TransactionAborted)):
-                await zombie.commit_transaction()
-        assert await read(address) == [b"heir"]
-
-    tell(story)
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
@@ -351,13 +325,6 @@ def test_an_error_in_the_block_comes_out_as_it_is(tell: Callable[[Story], None])
     tell(story)
 
 
-async def fail_in_a_transaction(producer: AsyncProducer) -> None:
-    async with producer.transaction():
-        producer.send_nowait("t", b"no")
-        await producer.flush()
-        raise KeyError("mine")
-
-
 async def cancel_once_withheld(proxy: Proxy, scope: anyio.CancelScope) -> None:
     """Cancels a call after the broker has carried it out, and before the client has its answer."""
     assert await anyio.to_thread.run_sync(proxy.withheld.wait, PATIENCE_S)
@@ -461,18 +428,6 @@ def test_several_tasks_share_a_producer(tell: Callable[[Story], None]) -> None:
     tell(story)
 
 
-def test_unknown_topics_and_absent_brokers_are_told(tell: Callable[[Story], None]) -> None:
-    async def story(address: str) -> None:
-        async with AsyncProducer(address) as producer:
-            with pytest.raises(UnknownTopic, match="'nowhere'"):
-                await producer.send("nowhere", b"x")
-        async with AsyncAdmin("127.0.0.1:9", default_api_timeout_ms=200) as admin:
-            with pytest.raises(RequestTimeout, match="no broker answered"):
-                await admin.list_topics()
-
-    tell(story)
-
-
 def test_a_call_ends_by_the_clock_that_its_client_was_given(tell: Callable[[Story], None]) -> None:
     """The clock is the test's: a minute goes by at once, and so do the pauses between two connections."""
     now = [0]
@@ -505,24 +460,6 @@ def test_calls_that_were_cancelled_leave_nothing_behind(tell: Callable[[Story], 
                     await admin.list_topics()
             await admin.list_topics()
             assert events() < before + 10
-
-    tell(story)
-
-
-def test_a_consumer_seeks(tell: Callable[[Story], None]) -> None:
-    async def story(address: str) -> None:
-        async with AsyncProducer(address) as producer:
-            await (await producer.send_many("t", [b"%d" % i for i in range(10)], partition=0))
-        async with AsyncConsumer(address, auto_offset_reset="latest") as consumer:
-            consumer.assign([HERE])
-            assert await consumer.position(HERE) == 10
-            consumer.seek(HERE, 7)
-            assert [value for batch in await consumer.poll() for value in batch.values] == [b"7", b"8", b"9"]
-            consumer.seek_to_beginning()
-            assert await consumer.position(HERE) == 0
-            consumer.seek_to_end(HERE)
-            assert await consumer.poll(50) == []
-            assert await consumer.position(HERE) == 10
 
     tell(story)
 

@@ -72,6 +72,20 @@ def test_the_leader_that_is_known_outlives_older_news() -> None:
     assert not cluster.is_stale
 
 
+def test_the_same_leader_is_believed_again() -> None:
+    cluster = moved()
+    cluster.forget_leader(HERE)
+    cluster.learn(told((NEW, 1), (OLD, 0)), from_node=NEW)
+    assert cluster.leader(HERE) == NEW
+
+
+def test_a_topic_that_is_gone_leaves_no_leader_and_others_keep_theirs() -> None:
+    cluster = moved()
+    cluster.learn(told((NEW, 1), (NEW, 1), topics=("u",)), from_node=NEW)
+    cluster.learn(told(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics=("u",)), from_node=NEW)
+    assert cluster.leaders == {HERE: NEW, THERE: OLD}
+
+
 def test_a_node_that_has_not_heard_of_the_topic_makes_nobody_forget_its_epochs() -> None:
     cluster = moved()
     cluster.learn(told(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), from_node=OLD)

@@ -17,12 +17,10 @@ from fencepost.client.errors import (
     BufferFull,
     ClientClosed,
     CommitOutcomeUnknown,
-    ProducerFenced,
     RequestFailed,
     RequestTimeout,
     TransactionAborted,
     UnknownTopic,
-    WrongState,
 )
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol import messages as m
@@ -61,23 +59,6 @@ def read(
                 for offset, value in zip(batch.offsets, batch.values, strict=True):
                     values[batch.partition.partition, offset] = value
         raise AssertionError("the end was never reached")
-
-
-def test_an_heir_fences_its_former_self(broker: Broker) -> None:
-    with Producer(broker.address, transactional_id="pay") as zombie:
-        zombie.init_transactions()
-        zombie.begin_transaction()
-        zombie.send("t", b"zombie")
-        zombie.flush()
-        with Producer(broker.address, transactional_id="pay") as heir:
-            heir.init_transactions()
-            with heir.transaction():
-                heir.send("t", b"heir")
-            with pytest.raises((ProducerFenced, TransactionAborted)):
-                zombie.commit_transaction()
-            with pytest.raises(ProducerFenced):
-                zombie.abort_transaction()
-    assert read(broker.address) == [b"heir"]
 
 
 def test_a_record_is_delivered_while_its_sender_is_away(broker: Broker) -> None:
@@ -340,19 +321,6 @@ def test_a_partition_that_is_none_is_refused_at_every_send(broker: Broker, parti
     assert read(broker.address) == [b"opens a batch"] * 4
 
 
-def test_an_unknown_topic_is_told_by_name(broker: Broker) -> None:
-    with Producer(broker.address) as producer:
-        with pytest.raises(UnknownTopic, match="'nowhere'") as told:
-            producer.send("nowhere", b"x")
-        assert told.value.__context__ is None, "a traceback shows one error"
-        with pytest.raises(UnknownTopic, match="no partition 7"):
-            producer.send("t", b"x", partition=7)
-    with Consumer(broker.address) as consumer:
-        consumer.assign([TopicPartition("nowhere", 0)])
-        with pytest.raises(UnknownTopic):
-            consumer.poll(20_000)
-
-
 def test_a_request_times_out_by_the_clock_it_was_given() -> None:
     """The clock is the test's: thirty seconds go by at once."""
     now = [0]
@@ -414,30 +382,7 @@ def test_a_closed_client_refuses_its_calls(broker: Broker) -> None:
             call()
 
 
-def test_a_consumer_seeks(broker: Broker) -> None:
-    with Producer(broker.address) as producer:
-        producer.send_many("t", [b"%d" % i for i in range(10)], partition=0).result()
-    where = PARTITIONS[0]
-    with Consumer(broker.address, auto_offset_reset="latest") as consumer:
-        consumer.assign([where])
-        assert consumer.position(where) == 10
-        consumer.seek(where, 7)
-        assert [value for batch in consumer.poll() for value in batch.values] == [b"7", b"8", b"9"]
-        consumer.seek_to_beginning(where)
-        assert consumer.position(where) == 0
-        consumer.seek_to_end()
-        assert consumer.poll(50) == []
-        assert consumer.position(where) == 10
-
-
 def test_nothing_is_overdue_for_ever(broker: Broker) -> None:
     with Producer(broker.address) as producer:
         producer.send("t", b"a")
         assert producer.overdue(math.inf) == {}
-
-
-def test_a_commit_without_a_group_says_what_to_do(broker: Broker) -> None:
-    with Consumer(broker.address) as consumer:
-        for offsets in (None, {}, {TopicPartition("t", 0): 1}):
-            with pytest.raises(WrongState, match="this consumer has no group_id: create it with one"):
-                consumer.commit(offsets)
