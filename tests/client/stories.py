@@ -11,6 +11,7 @@ from contextlib import suppress
 from inspect import iscoroutinefunction, unwrap
 from typing import Any, Final, cast
 
+import anyio
 import attrs
 import pytest
 
@@ -47,6 +48,8 @@ from fencepost.protocol.errors import ErrorCode
 
 NO_DECODING: Final[Mapping[str, Deserializer]] = {}
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
+KINDS: Final = ("blocking", "trio", "asyncio")
+PATIENCE_S: Final = 120.0  # longer than anything takes on a busy machine; only a failing test waits so long
 
 
 # --- the clients of a story ---------------------------------------------------------------------------------
@@ -110,10 +113,8 @@ class Clients:
     are_blocking: bool
 
     def _made(self, twin: type[Any], blocking: type[Any], settings: dict[str, Any]) -> Any:
-        address = self.broker.address
-        return (
-            AsIfAsync(blocking(address, **settings), twin) if self.are_blocking else twin(address, **settings)
-        )
+        settings = {"bootstrap_servers": self.broker.address, **settings}
+        return AsIfAsync(blocking(**settings), twin) if self.are_blocking else twin(**settings)
 
     def producer(self, **settings: Any) -> AsyncProducer:
         return self._made(AsyncProducer, Producer, settings)
@@ -161,6 +162,19 @@ def tell_blocking(told: Coroutine[Any, Any, None]) -> None:
     """Runs a story on blocking clients: it never waits for an event loop."""
     with pytest.raises(StopIteration):
         told.send(None)
+
+
+def tell(told: Story, broker: Broker, kind: str) -> None:
+    """Runs a story on clients of one of KINDS."""
+    if kind == "blocking":
+        tell_blocking(told(Clients(broker, are_blocking=True)))
+    else:
+        anyio.run(_limited, told, broker, backend=kind)
+
+
+async def _limited(told: Story, broker: Broker) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        await told(Clients(broker, are_blocking=False))
 
 
 async def poll_until(consumer: AsyncConsumer, count: int) -> list[Any]:

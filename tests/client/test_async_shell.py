@@ -13,6 +13,7 @@ import anyio.to_thread
 import pytest
 
 from fencepost.broker.embedded import Broker
+from fencepost.broker.fault_handles import FaultHandle
 from fencepost.client.admin import AbortSpec
 from fencepost.client.effects import TransactionCall
 from fencepost.client.errors import BufferFull, ClientClosed, CommitOutcomeUnknown, RequestTimeout
@@ -22,10 +23,9 @@ from fencepost.client.serializers import json_deserializer, json_serializer
 from fencepost.client.shells.aio import AsyncAdmin, AsyncConsumer, AsyncProducer, AsyncSendFuture
 from fencepost.client.shells.sockets import monotonic_ms
 from fencepost.client.shells.sync import Consumer
-from fencepost.protocol import messages as m
+from fencepost.faults.phrases import Point, PointKind
 from fencepost.protocol.terms import TopicPartition, TransactionState
 from fencepost.testing.proxy import Proxy as TcpProxy
-from tests.client.proxy import Fault, Proxy
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 HERE = PARTITIONS[0]
@@ -74,43 +74,47 @@ async def read(address: str, isolation_level: str = "read_committed") -> list[by
         return [values[place] for place in sorted(values)]
 
 
-@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
-@pytest.mark.parametrize("kind", [m.Produce, m.EndTxn])
+@pytest.mark.parametrize("message", ["* sends {}", "broker sends {} reply to *"])
+@pytest.mark.parametrize("kind", ["Produce", "EndTxn"])
 def test_a_lost_message_changes_nothing_but_the_time(
-    tell: Callable[[Story], None], kind: type, fault: Fault
+    broker: Broker, tell: Callable[[Story], None], kind: str, message: str
 ) -> None:
+    broker.faults.when(message.format(kind)).do("drop")
+
     async def story(address: str) -> None:
-        with Proxy(address, (kind, 1, fault)) as proxy:
-            async with AsyncProducer(proxy.address, transactional_id="pay") as producer:
-                await producer.init_transactions()
-                for value in (b"1", b"2"):
-                    async with producer.transaction():
-                        await producer.send("t", value, partition=0)
-            assert proxy.struck == [(kind, 1)]
+        async with AsyncProducer(address, transactional_id="pay") as producer:
+            await producer.init_transactions()
+            for value in (b"1", b"2"):
+                async with producer.transaction():
+                    await producer.send("t", value, partition=0)
         assert await read(address) == [b"1", b"2"]
 
     tell(story)
 
 
-def test_a_cancelled_commit_is_unknown_and_says_so(tell: Callable[[Story], None]) -> None:
+def test_a_cancelled_commit_is_unknown_and_says_so(broker: Broker, tell: Callable[[Story], None]) -> None:
+    held = broker.faults.when("broker sends EndTxn reply to *").do("hold")
+    points: list[Point] = []
+    broker.faults.watch(points.append)
+
     async def story(address: str) -> None:
-        with Proxy(address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
-            async with (
-                AsyncProducer(proxy.address, transactional_id="pay") as producer,
-                anyio.create_task_group() as tasks,
-            ):
-                await producer.init_transactions()
-                scope = anyio.CancelScope()
-                tasks.start_soon(cancel_once_withheld, proxy, scope)
-                with pytest.raises(CommitOutcomeUnknown, match="interrupted before the reply arrived"), scope:
-                    async with producer.transaction():
-                        await (await producer.send("t", b"x"))
-                with pytest.raises(CommitOutcomeUnknown):
-                    producer.begin_transaction()
-            assert proxy.seen(m.EndTxn) == 1, "an uncertain commit is never aborted"
+        async with (
+            AsyncProducer(address, transactional_id="pay") as producer,
+            anyio.create_task_group() as tasks,
+        ):
+            await producer.init_transactions()
+            scope = anyio.CancelScope()
+            tasks.start_soon(cancel_once_held, held, scope)
+            with pytest.raises(CommitOutcomeUnknown, match="interrupted before the reply arrived"), scope:
+                async with producer.transaction():
+                    await (await producer.send("t", b"x"))
+            with pytest.raises(CommitOutcomeUnknown):
+                producer.begin_transaction()
         assert await read(address) == [b"x"]
 
     tell(story)
+    sent = [point.what for point in points if point.kind is PointKind.SENDS]
+    assert sent.count("EndTxn") == 1, "an uncertain commit is never aborted"
 
 
 def cancel_with_the_commit(producer: Any, cancel: Callable[[], object]) -> None:
@@ -170,13 +174,14 @@ def test_a_cancelled_commit_is_unknown_after_the_end_of_its_producer(broker: Bro
             async with producer.transaction():
                 await producer.send("t", b"x")
 
+    held = broker.faults.when("broker sends EndTxn reply to *").do("hold")
+
     async def story(address: str) -> None:
-        with Proxy(address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
-            task = asyncio.create_task(work(proxy.address))
-            assert await anyio.to_thread.run_sync(proxy.withheld.wait, PATIENCE_S)
-            task.cancel()
-            with pytest.raises(CommitOutcomeUnknown):
-                await task
+        task = asyncio.create_task(work(address))
+        await anyio.to_thread.run_sync(held.wait_until_struck, PATIENCE_S)
+        task.cancel()
+        with pytest.raises(CommitOutcomeUnknown):
+            await task
 
     anyio.run(limited, story, broker.address, backend="asyncio")
 
@@ -206,13 +211,14 @@ def test_a_program_that_handles_the_unknown_outcome_is_cancelled_where_it_waits_
         else:
             await anyio.Event().wait()
 
+    held = broker.faults.when("broker sends EndTxn reply to *").do("hold")
+
     async def story(address: str) -> None:
-        with Proxy(address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
-            task = asyncio.create_task(work(proxy.address))
-            assert await anyio.to_thread.run_sync(proxy.withheld.wait, PATIENCE_S)
-            task.cancel()
-            await asyncio.wait([task])
-            assert task.cancelled() is not is_withdrawn
+        task = asyncio.create_task(work(address))
+        await anyio.to_thread.run_sync(held.wait_until_struck, PATIENCE_S)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() is not is_withdrawn
 
     anyio.run(limited, story, broker.address, backend="asyncio")
     assert went_on
@@ -235,37 +241,45 @@ def test_a_scope_that_ends_when_the_reply_to_its_commit_arrives(tell: Callable[[
     tell(story)
 
 
-def test_a_commit_that_times_out_is_unknown(tell: Callable[[Story], None]) -> None:
+def test_a_commit_that_times_out_is_unknown(broker: Broker, tell: Callable[[Story], None]) -> None:
+    broker.faults.when("broker sends EndTxn reply to *").do("hold")
+
     async def story(address: str) -> None:
-        with Proxy(address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
-            async with AsyncProducer(proxy.address, transactional_id="pay") as producer:
-                await producer.init_transactions()
-                producer.begin_transaction()
-                await (await producer.send("t", b"x"))
-                with pytest.raises(CommitOutcomeUnknown):
-                    await producer.commit_transaction(timeout_ms=200)
+        async with AsyncProducer(address, transactional_id="pay") as producer:
+            await producer.init_transactions()
+            producer.begin_transaction()
+            await (await producer.send("t", b"x"))
+            with pytest.raises(CommitOutcomeUnknown):
+                await producer.commit_transaction(timeout_ms=200)
 
     tell(story)
 
 
-def test_a_call_that_was_cancelled_is_made_again_and_finds_its_answer(tell: Callable[[Story], None]) -> None:
+def test_a_call_that_was_cancelled_is_made_again_and_finds_its_answer(
+    broker: Broker, tell: Callable[[Story], None]
+) -> None:
+    held = broker.faults.when("broker sends InitProducerId reply to *").do("hold")
+
+    def restart() -> None:
+        broker.kill()
+        broker.start()
+
     async def story(address: str) -> None:
-        with Proxy(address, (m.InitProducerId, 1, Fault.HOLD_REPLY)) as proxy:
-            async with (
-                AsyncProducer(proxy.address, transactional_id="pay") as producer,
-                anyio.create_task_group() as tasks,
-            ):
-                with anyio.CancelScope() as scope:
-                    tasks.start_soon(cancel_once_withheld, proxy, scope)
-                    await producer.init_transactions()
-                assert scope.cancelled_caught
-                proxy.cut()  # the client sends the request again, though no call waits for its answer
-                async with AsyncAdmin(address) as admin:
-                    while (await admin.describe_transaction("pay")).producer_epoch < 1:
-                        await anyio.lowlevel.checkpoint()
+        async with (
+            AsyncProducer(address, transactional_id="pay") as producer,
+            anyio.create_task_group() as tasks,
+        ):
+            with anyio.CancelScope() as scope:
+                tasks.start_soon(cancel_once_held, held, scope)
                 await producer.init_transactions()
-                async with producer.transaction():
-                    await producer.send("t", b"x")
+            assert scope.cancelled_caught
+            await anyio.to_thread.run_sync(restart)
+            async with AsyncAdmin(address) as admin:  # the client sends it again, though no call waits
+                while (await admin.describe_transaction("pay")).producer_epoch < 1:
+                    await anyio.lowlevel.checkpoint()
+            await producer.init_transactions()
+            async with producer.transaction():
+                await producer.send("t", b"x")
         assert await read(address) == [b"x"]
 
     tell(story)
@@ -325,9 +339,9 @@ def test_an_error_in_the_block_comes_out_as_it_is(tell: Callable[[Story], None])
     tell(story)
 
 
-async def cancel_once_withheld(proxy: Proxy, scope: anyio.CancelScope) -> None:
+async def cancel_once_held(reply: FaultHandle, scope: anyio.CancelScope) -> None:
     """Cancels a call after the broker has carried it out, and before the client has its answer."""
-    assert await anyio.to_thread.run_sync(proxy.withheld.wait, PATIENCE_S)
+    await anyio.to_thread.run_sync(reply.wait_until_struck, PATIENCE_S)
     scope.cancel()
 
 

@@ -32,8 +32,6 @@ from fencepost import (
 )
 from fencepost.client.group_member import RebalanceListener
 from fencepost.client.shells.sockets import monotonic_ms
-from fencepost.protocol import messages as m
-from tests.client.proxy import Fault, Proxy
 
 PATIENCE_S = 60.0  # longer than anything takes on a busy machine; only a failing test waits so long
 HERE = TopicPartition("t", 0)
@@ -215,17 +213,22 @@ def test_a_client_may_be_closed_in_the_middle_of_its_own_round(silence: Silence)
 
 
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    """The broker carries out the first commit, and its answer never comes."""
-    with Broker() as broker:
-        with Admin(broker.address) as admin:
+def broker() -> Iterator[Broker]:
+    """It carries out the first EndTxn, and its answer never comes."""
+    with Broker() as running:
+        with Admin(running.address) as admin:
             admin.create_topic("t")
-        with Proxy(broker.address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as held:
-            yield held
+        running.faults.when("broker sends EndTxn reply to *").do("hold")
+        yield running
 
 
-def test_a_commit_that_was_sent_is_unknown_when_another_thread_closes_the_producer(proxy: Proxy) -> None:
-    producer = Producer(proxy.address, transactional_id="pay")
+def wait_for_the_end(broker: Broker) -> None:
+    """Returns once the broker has carried out the EndTxn."""
+    broker.faults.list()[0].wait_until_struck(PATIENCE_S)
+
+
+def test_a_commit_that_was_sent_is_unknown_when_another_thread_closes_the_producer(broker: Broker) -> None:
+    producer = Producer(broker.address, transactional_id="pay")
     producer.init_transactions()
     producer.begin_transaction()
     producer.send("t", b"x").result()
@@ -239,7 +242,7 @@ def test_a_commit_that_was_sent_is_unknown_when_another_thread_closes_the_produc
 
     waits = threading.Thread(target=commit, daemon=True)
     waits.start()
-    assert proxy.withheld.wait(PATIENCE_S)
+    wait_for_the_end(broker)
     producer.close()
     waits.join(PATIENCE_S)
     (problem,) = problems
@@ -249,7 +252,7 @@ def test_a_commit_that_was_sent_is_unknown_when_another_thread_closes_the_produc
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_commit_that_was_sent_is_unknown_when_another_task_closes_the_producer(
-    proxy: Proxy, backend: str
+    broker: Broker, backend: str
 ) -> None:
     async def commit(producer: AsyncProducer) -> None:
         with pytest.raises(CommitOutcomeUnknown, match="the producer was closed before the reply arrived"):
@@ -258,12 +261,12 @@ def test_a_commit_that_was_sent_is_unknown_when_another_task_closes_the_producer
     async def story() -> None:
         with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
-                async with AsyncProducer(proxy.address, transactional_id="pay") as producer:
+                async with AsyncProducer(broker.address, transactional_id="pay") as producer:
                     await producer.init_transactions()
                     producer.begin_transaction()
                     await (await producer.send("t", b"x"))
                     tasks.start_soon(commit, producer)
-                    assert await anyio.to_thread.run_sync(proxy.withheld.wait, PATIENCE_S)
+                    await anyio.to_thread.run_sync(wait_for_the_end, broker)
 
     anyio.run(story, backend=backend)
 
@@ -342,21 +345,15 @@ def test_a_loop_over_records_whose_partition_is_taken_away_before_the_first_one_
         assert list(calls.one_by_one(batches)) == []
 
 
-def test_a_producer_may_be_closed_while_another_thread_aborts() -> None:
+def test_a_producer_may_be_closed_while_another_thread_aborts(broker: Broker) -> None:
     """Nobody may control a transaction in two threads at once, but anybody may close the client."""
-    with Broker() as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("t")
-        with (
-            Proxy(broker.address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy,
-            ThreadPoolExecutor(1) as threads,
-        ):
-            producer = Producer(proxy.address, transactional_id="pay")
-            producer.init_transactions()
-            producer.begin_transaction()
-            producer.send("t", b"x").result()
-            aborted = threads.submit(producer.abort_transaction)
-            assert proxy.withheld.wait(PATIENCE_S)
-            producer.close()
-            with pytest.raises(ClientClosed):
-                aborted.result(PATIENCE_S)
+    with ThreadPoolExecutor(1) as threads:
+        producer = Producer(broker.address, transactional_id="pay")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"x").result()
+        aborted = threads.submit(producer.abort_transaction)
+        wait_for_the_end(broker)
+        producer.close()
+        with pytest.raises(ClientClosed):
+            aborted.result(PATIENCE_S)

@@ -11,11 +11,9 @@ from fencepost.broker.embedded import Broker
 from fencepost.client.errors import ProducerFailed, ProducerFenced, TransactionAborted
 from fencepost.client.shells import aio
 from fencepost.client.shells.sync import Admin, Consumer, Producer
-from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
 from tests.broker.story import FEW_LOGS
-from tests.client.proxy import Fault, Proxy
 
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 HERE = PARTITIONS[0]
@@ -31,10 +29,15 @@ def make_topic(address: str) -> None:
 
 
 @pytest.fixture(params=[0, 1, 2], ids=lambda version: f"transaction.version-{version}")
-def address(request: pytest.FixtureRequest) -> Iterator[str]:
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     with broker_of(request.param) as running:
         make_topic(running.address)
-        yield running.address
+        yield running
+
+
+@pytest.fixture
+def address(broker: Broker) -> str:
+    return broker.address
 
 
 def committed(address: str) -> list[bytes]:
@@ -88,34 +91,31 @@ def test_whoever_comes_later_fences_a_producer_of_old(address: str) -> None:
     assert committed(address) == [b"yes"]
 
 
-@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
+@pytest.mark.parametrize("message", ["app sends {}", "broker sends {} reply to app"])
 @pytest.mark.parametrize(
-    "kind", [m.AddPartitionsToTxn, m.AddOffsetsToTxn, m.Produce, m.TxnOffsetCommit, m.EndTxn]
+    "kind", ["AddPartitionsToTxn", "AddOffsetsToTxn", "Produce", "TxnOffsetCommit", "EndTxn"]
 )
-def test_a_lost_message_is_said_again(address: str, kind: type, fault: Fault) -> None:
+def test_a_lost_message_is_said_again(broker: Broker, kind: str, message: str) -> None:
+    broker.faults.when(message.format(kind), nth=2).do("drop")
     with (
-        Proxy(address, (kind, 2, fault)) as proxy,
-        Producer(proxy.address, transactional_id="pay", transaction_version=0) as producer,
-        Consumer(address, group_id="g") as consumer,
+        Producer(broker.address, client_id="app", transactional_id="pay", transaction_version=0) as producer,
+        Consumer(broker.address, group_id="g") as consumer,
     ):
         producer.init_transactions()
         for number in range(3):
             with producer.transaction():
                 producer.send("t", b"%d" % number, partition=0)
                 producer.send_offsets_to_transaction({HERE: number}, "g")
-        assert proxy.struck == [(kind, 2)]
         assert consumer.committed([HERE]) == {HERE: 2}
-    assert committed(address) == [b"0", b"1", b"2"]
+    assert committed(broker.address) == [b"0", b"1", b"2"]
 
 
-def test_who_lost_a_batch_goes_on_under_the_next_epoch(address: str) -> None:
+def test_who_lost_a_batch_goes_on_under_the_next_epoch(broker: Broker, address: str) -> None:
     """Its answer never comes: nobody knows whether its sequence is taken."""
-    with (
-        Proxy(address, (m.Produce, 2, Fault.HOLD_REPLY)) as proxy,
-        Producer(
-            proxy.address, transactional_id="pay", transaction_version=0, delivery_timeout_ms=1_500
-        ) as producer,
-    ):
+    broker.faults.when("broker sends Produce reply to *", nth=2).do("hold")
+    with Producer(
+        address, transactional_id="pay", transaction_version=0, delivery_timeout_ms=1_500
+    ) as producer:
         producer.init_transactions()
         with producer.transaction():
             producer.send("t", b"first", partition=0)

@@ -1,8 +1,4 @@
-"""The consumers of a group that programs use, blocking, on trio and on asyncio, against a broker on a socket.
-
-Each story is written once. A blocking client stands in it as `Blocking`, whose calls return before they are
-awaited.
-"""
+"""The consumers of a group that programs use: blocking, on trio and on asyncio, at a broker on a socket."""
 
 from __future__ import annotations
 
@@ -11,17 +7,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-import anyio
+import attrs
 import pytest
 
-from fencepost.broker.embedded import Broker
+from fencepost import Admin, AsyncConsumer, AsyncProducer, Broker, Producer
 from fencepost.client.errors import CommitFailed, TransactionAborted, WrongState
 from fencepost.client.group_member import RebalanceListener
-from fencepost.client.shells import aio, sync
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import Heartbeat
 from fencepost.protocol.terms import TopicPartition
-from tests.client.proxy import Proxy
+from tests.client.stories import KINDS, Clients, tell, tell_blocking
 
 GROUP: Final = "readers"
 TURNS_MAX: Final = 500
@@ -41,99 +35,43 @@ QUICK: Final[dict[str, Any]] = {
 
 
 @pytest.fixture
-def address() -> Iterator[str]:
-    with Broker(override=ONE_LOG) as broker:
-        with sync.Admin(broker.address) as admin:
+def broker() -> Iterator[Broker]:
+    with Broker(override=ONE_LOG) as running:
+        with Admin(running.address) as admin:
             admin.create_topic("t", len(PARTITIONS))
-        yield broker.address
+        yield running
 
 
-class Blocking:
-    """A blocking client for stories that await."""
-
-    def __init__(self, client: Any) -> None:
-        self.client = client
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.client, name)
-        if name not in WAITING:
-            return found
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            return found(*args, **kwargs)
-
-        return call
-
-    async def __aenter__(self) -> Blocking:
-        self.client.__enter__()
-        return self
-
-    async def __aexit__(self, *problem: Any) -> None:
-        self.client.__exit__(*problem)
-
-
-WAITING: Final = frozenset(
-    {"poll", "commit", "committed", "unsubscribe", "close", "init_transactions", "commit_transaction"}
-    | {"abort_transaction", "flush", "send", "position"}
-)
-
-
+@attrs.frozen
 class World:
-    """What a story makes its clients with."""
+    """What a story makes its clients with; they end with it."""
 
-    def __init__(self, address: str, shell: Any, stack: AsyncExitStack) -> None:
-        self.address, self.shell, self.stack = address, shell, stack
+    clients: Clients
+    stack: AsyncExitStack
 
-    def _made(self, name: str, *, address: str | None = None, **settings: Any) -> Any:
-        address = address or self.address
-        if self.shell is sync:
-            return Blocking(getattr(sync, name)(address, **settings))
-        return getattr(aio, f"Async{name}")(address, **settings)
+    async def consumer(self, **settings: Any) -> AsyncConsumer:
+        return await self.stack.enter_async_context(self.clients.consumer(**{**QUICK, **settings}))
 
-    async def consumer(self, **settings: Any) -> Any:
-        return await self.stack.enter_async_context(self._made("Consumer", **{**QUICK, **settings}))
-
-    async def producer(self, **settings: Any) -> Any:
-        return await self.stack.enter_async_context(self._made("Producer", **settings))
+    async def producer(self, **settings: Any) -> AsyncProducer:
+        return await self.stack.enter_async_context(self.clients.producer(**settings))
 
 
 Story = Callable[[World], Coroutine[Any, Any, None]]
 
 
-def finish(work: Coroutine[Any, Any, None]) -> None:
-    """Runs what waits for nothing but sockets, so it ends at its first step."""
-    with pytest.raises(StopIteration):
-        work.send(None)
-
-
-def run_blocking(address: str, story: Story) -> None:
-    async def told() -> None:
+def run(story: Story, broker: Broker, kind: str) -> None:
+    async def told(clients: Clients) -> None:
         async with AsyncExitStack() as stack:
-            await story(World(address, sync, stack))
+            await story(World(clients, stack))
 
-    finish(told())
-
-
-def run_on(backend: str) -> Callable[[str, Story], None]:
-    def run(address: str, story: Story) -> None:
-        async def told() -> None:
-            with anyio.fail_after(120):
-                async with AsyncExitStack() as stack:
-                    await story(World(address, aio, stack))
-
-        anyio.run(told, backend=backend)
-
-    return run
-
-
-SHELLS: Final = {"blocking": run_blocking, "trio": run_on("trio"), "asyncio": run_on("asyncio")}
+    tell(told, broker, kind)
 
 
 class Diary(RebalanceListener):
     """What a consumer was told, as `revoked 0 1`; `then` is what its program does about it."""
 
     def __init__(self, world: World, then: Callable[[str], Coroutine[Any, Any, None]] | None = None) -> None:
-        self.is_blocking = world.shell is sync
+        self.is_blocking = world.clients.are_blocking
         self.told: list[str] = []
         self.then = then
 
@@ -142,7 +80,7 @@ class Diary(RebalanceListener):
         if self.then is None:
             return None
         work = self.then(self.told[-1])
-        return finish(work) if self.is_blocking else work
+        return tell_blocking(work) if self.is_blocking else work
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
         return self._note("revoked", partitions)
@@ -171,13 +109,13 @@ async def polled(until: Callable[[], bool], *consumers: Any) -> list[bytes]:
 
 def has_read(consumer: Any, *offsets: int) -> Callable[[], bool]:
     """Whether the positions of a consumer are these."""
-    machine = getattr(consumer, "client", consumer)._machine  # position() would wait
+    machine = consumer._machine  # position() would wait
     return lambda: tuple(machine.positions.values()) == offsets
 
 
 def produce(world: World) -> None:
     """A record into each partition."""
-    with sync.Producer(world.address) as producer:
+    with Producer(world.clients.broker.address) as producer:
         for where in PARTITIONS:
             producer.send("t", b"%d" % where.partition, partition=where.partition)
 
@@ -254,15 +192,14 @@ async def a_listener_cannot_poll(world: World) -> None:
 
 async def heartbeats_go_on_while_a_program_works(world: World) -> None:
     """A member whose heartbeats stop is expelled; those of a arrive although its program does not poll."""
-    proxy = world.stack.enter_context(Proxy(world.address))
-    a, b = await world.consumer(address=proxy.address), await world.consumer()
+    a, b = await world.consumer(client_id="a"), await world.consumer()
     await share(a, b)
-    before = proxy.seen(Heartbeat)
+    fifth = world.clients.broker.faults.when("a sends Heartbeat", nth=5).do("delay 0 ms")
     for _ in range(TURNS_MAX):
-        if proxy.seen(Heartbeat) >= before + 5:
+        if fifth.struck:
             break
         await b.poll(POLL_MS)
-    assert proxy.seen(Heartbeat) >= before + 5
+    assert fifth.struck
     await a.commit({PARTITIONS[0]: 7})
     assert numbers(b) == [2, 3]
 
@@ -302,25 +239,25 @@ STORIES: Final[list[Story]] = [
 ]
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_groups(story: Story, shell: str, address: str) -> None:
-    SHELLS[shell](address, story)
+def test_groups(story: Story, kind: str, broker: Broker) -> None:
+    run(story, broker, kind)
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_subscription_to_a_topic_that_does_not_exist_is_logged_until_it_is_created(
-    shell: str, address: str, caplog: pytest.LogCaptureFixture
+    kind: str, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(world: World) -> None:
         consumer = await world.consumer()
         consumer.subscribe(["mistyped"])
         await polled(lambda: bool(caplog.records), consumer)
-        with sync.Admin(address) as admin:
+        with Admin(broker.address) as admin:
             admin.create_topic("mistyped", 1)
         await polled(lambda: numbers(consumer) == [0], consumer)
 
-    SHELLS[shell](address, story)
+    run(story, broker, kind)
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("fencepost.client", "WARNING")
     assert record.message == (
@@ -330,16 +267,16 @@ def test_a_subscription_to_a_topic_that_does_not_exist_is_logged_until_it_is_cre
 
 
 @pytest.mark.parametrize("begin", ["assign", "subscribe"])
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_address_without_a_broker_is_logged_once(
-    shell: str, begin: str, address: str, caplog: pytest.LogCaptureFixture
+    kind: str, begin: str, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = socket.socket()  # nothing else can listen there
     held.bind(("127.0.0.1", 0))
     port = held.getsockname()[1]
 
     async def story(world: World) -> None:
-        consumer = await world.consumer(address=f"127.0.0.1:{port}")
+        consumer = await world.consumer(bootstrap_servers=f"127.0.0.1:{port}")
         wanted = [TopicPartition("t", 0)] if begin == "assign" else ["t"]
         getattr(consumer, begin)(wanted)
         await polled(lambda: bool(caplog.records), consumer)
@@ -347,7 +284,7 @@ def test_an_address_without_a_broker_is_logged_once(
             await consumer.poll(POLL_MS)
 
     with held:
-        SHELLS[shell](address, story)
+        run(story, broker, kind)
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("fencepost.client", "WARNING")
     assert record.message.startswith(f"no broker answered at 127.0.0.1:{port} (Connection refused); ")

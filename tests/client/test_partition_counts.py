@@ -19,10 +19,10 @@ from fencepost.client.producer_states import ProducerState
 from fencepost.client.send_future import PendingRecord
 from fencepost.client.send_path import SendPath, shares
 from fencepost.client.send_turn import SendTurn
+from fencepost.faults.phrases import Point, PointKind
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from tests.client.conversation import ProducerTalk, idempotent, transactional
-from tests.client.proxy import Proxy
 
 KEYS = [b"0", b"1", b"2", b"3"]
 
@@ -144,11 +144,13 @@ def test_tasks_that_wait_for_one_missing_partition_fail_together() -> None:
                 for _ in range(20):
                     tasks.start_soon(send, producer)
 
-    with Broker() as broker, Proxy(broker.address) as proxy:
+    points: list[Point] = []
+    with Broker() as broker:
         with Admin(broker.address) as admin:
             admin.create_topic("t", partitions=1)
-        trio.run(story, proxy.address)
-        assert proxy.seen(m.Metadata) <= 4
+        broker.faults.watch(points.append)
+        trio.run(story, broker.address)
+    assert [point.what for point in points if point.kind is PointKind.SENDS].count("Metadata") <= 4
 
 
 def test_records_for_a_partition_that_is_gone_fail_at_once_and_others_are_stored() -> None:

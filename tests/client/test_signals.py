@@ -17,9 +17,7 @@ import pytest
 
 from fencepost import Admin, Broker, Producer
 from fencepost.client.shells.signals import interruptions, noting_interruptions, undisturbed
-from fencepost.protocol import messages as m
 from tests.client.interrupted import CALLS, interrupt
-from tests.client.proxy import Fault, Proxy
 
 ROUNDS = {"poll(1000)": 10, "poll of a member": 5}  # these take seconds
 
@@ -27,11 +25,16 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no tim
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with Broker() as broker:
-        with Admin(broker.address) as admin:
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        with Admin(running.address) as admin:
             admin.create_topic("t")
-        yield broker.address
+        yield running
+
+
+@pytest.fixture
+def address(broker: Broker) -> str:
+    return broker.address
 
 
 def run(call: str, story: str, rounds: int, address: str, *, ctrl_c: str = "python") -> None:
@@ -161,24 +164,24 @@ def any_ctrl_c(request: pytest.FixtureRequest) -> None:
 
 
 def test_ctrl_c_ends_a_call_of_a_callback_that_waits_in_the_main_thread(
-    address: str, any_ctrl_c: None
+    broker: Broker, any_ctrl_c: None
 ) -> None:
     """The program waits for a full buffer, and its callback for the same broker."""
-    with Proxy(address, (m.Produce, 2, Fault.HOLD_REPLY)) as proxy:
-        producer = Producer(proxy.address, linger_ms=60_000)
-        threads: list[threading.Thread] = []
+    held = broker.faults.when("broker sends Produce reply to *", nth=2).do("hold")
+    producer = Producer(broker.address, linger_ms=60_000)
+    threads: list[threading.Thread] = []
 
-        def on_delivery(_error: object, _place: object) -> None:
-            threads.append(threading.current_thread())
-            producer.send("t", b"2")
-            producer.flush()
+    def on_delivery(_error: object, _place: object) -> None:
+        threads.append(threading.current_thread())
+        producer.send("t", b"2")
+        producer.flush()
 
-        producer.send("t", b"1", on_delivery=on_delivery)
-        with ctrl_c_after(0.5), pytest.raises(KeyboardInterrupt):
-            producer.flush()
-        assert len(threads) == 1
-        proxy.cut()
-        producer.close()
+    producer.send("t", b"1", on_delivery=on_delivery)
+    with ctrl_c_after(0.5), pytest.raises(KeyboardInterrupt):
+        producer.flush()
+    assert len(threads) == 1
+    held.end()
+    producer.close()
 
 
 def test_ctrl_c_ends_a_call_that_waits_for_a_callback_in_another_thread(
@@ -201,17 +204,17 @@ def test_ctrl_c_ends_a_call_that_waits_for_a_callback_in_another_thread(
 
 
 def test_ctrl_c_ends_a_send_that_waits_for_room_and_a_flush_that_waits_for_a_broker(
-    address: str, any_ctrl_c: None
+    broker: Broker, any_ctrl_c: None
 ) -> None:
-    with Proxy(address, (m.Produce, 1, Fault.HOLD_REPLY)) as proxy:
-        producer = Producer(proxy.address, batch_size=100, buffer_memory=100)
-        producer.send("t", b"1" * 80, partition=0)
-        with ctrl_c_after(0.3), pytest.raises(KeyboardInterrupt):
-            producer.send("t", b"2" * 80, partition=0)
-        with ctrl_c_after(0.3), pytest.raises(KeyboardInterrupt):
-            producer.flush()
-        proxy.cut()
-        producer.close()
+    held = broker.faults.when("broker sends Produce reply to *").do("hold")
+    producer = Producer(broker.address, batch_size=100, buffer_memory=100)
+    producer.send("t", b"1" * 80, partition=0)
+    with ctrl_c_after(0.3), pytest.raises(KeyboardInterrupt):
+        producer.send("t", b"2" * 80, partition=0)
+    with ctrl_c_after(0.3), pytest.raises(KeyboardInterrupt):
+        producer.flush()
+    held.end()
+    producer.close()
 
 
 # --- where a block is interrupted ---------------------------------------------------------------------------

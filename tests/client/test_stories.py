@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import anyio
 import pytest
 
 from fencepost import Admin, Broker
-from tests.client.stories import STORIES, Clients, Story, tell_blocking
-
-PATIENCE_S = 120.0  # longer than anything takes on a busy machine; only a failing test waits so long
+from tests.client.stories import KINDS, STORIES, Story, tell
 
 
 @pytest.fixture
@@ -22,17 +19,9 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-@pytest.mark.parametrize("clients", ["blocking", "trio", "asyncio"])
-def test_a_story(broker: Broker, clients: str, story: Story) -> None:
-    if clients == "blocking":
-        tell_blocking(story(Clients(broker, are_blocking=True)))
-    else:
-        anyio.run(limited, broker, story, backend=clients)
-
-
-async def limited(broker: Broker, story: Story) -> None:
-    with anyio.fail_after(PATIENCE_S):
-        await story(Clients(broker, are_blocking=False))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_story(broker: Broker, kind: str, story: Story) -> None:
+    tell(story, broker, kind)
 
 
 def test_the_body_has_twenty_stories() -> None:

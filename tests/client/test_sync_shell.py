@@ -1,4 +1,4 @@
-"""The blocking shell against a real broker on a real socket, through a proxy that loses what a story says."""
+"""The blocking shell against a real broker on a real socket; faults of the broker lose what a story says."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from fencepost.client.errors import (
     UnknownTopic,
 )
 from fencepost.client.shells.sync import Admin, Consumer, Producer
-from fencepost.protocol import messages as m
+from fencepost.faults.phrases import Point, PointKind
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition, TransactionState
-from tests.client.proxy import Fault, Proxy
 
 PATIENCE_S = 60.0  # longer than anything takes on a busy machine; only a failing test waits so long
 
@@ -130,77 +129,79 @@ def test_columns_arrive_in_order_and_have_outcomes(broker: Broker) -> None:
 # --- faults -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
+@pytest.mark.parametrize("message", ["app sends {}", "broker sends {} reply to app"])
 @pytest.mark.parametrize(
-    "kind", [m.Produce, m.EndTxn, m.InitProducerId, m.TxnOffsetCommit, m.FindCoordinator, m.Metadata]
+    "kind", ["Produce", "EndTxn", "InitProducerId", "TxnOffsetCommit", "FindCoordinator", "Metadata"]
 )
-def test_a_lost_message_changes_nothing_but_the_time(broker: Broker, kind: type, fault: Fault) -> None:
+def test_a_lost_message_changes_nothing_but_the_time(broker: Broker, kind: str, message: str) -> None:
     where = TopicPartition("t", 0)
-    with Proxy(broker.address, (kind, 1, fault)) as proxy:
-        with Producer(proxy.address, transactional_id="pay") as producer:
-            producer.init_transactions()
-            for value in (b"1", b"2"):
-                with producer.transaction():
-                    producer.send("t", value, partition=0)
-                    producer.send_offsets_to_transaction({where: int(value)}, "g")
-        assert proxy.struck == [(kind, 1)]
+    broker.faults.when(message.format(kind)).do("drop")
+    with Producer(broker.address, client_id="app", transactional_id="pay") as producer:
+        producer.init_transactions()
+        for value in (b"1", b"2"):
+            with producer.transaction():
+                producer.send("t", value, partition=0)
+                producer.send_offsets_to_transaction({where: int(value)}, "g")
     assert read(broker.address) == [b"1", b"2"]
     with Consumer(broker.address, group_id="g") as consumer:
         assert consumer.committed([where]) == {where: 2}
 
 
-@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
-def test_an_idempotent_producer_stores_each_record_once_and_in_order(broker: Broker, fault: Fault) -> None:
-    with Proxy(broker.address, (m.Produce, 2, fault), (m.Produce, 5, fault)) as proxy:
-        with Producer(proxy.address, batch_size=100, buffer_memory=10_000, linger_ms=0) as producer:
-            outcomes = [producer.send("t", b"%03d" % i + bytes(60), partition=1) for i in range(30)]
-            assert [outcome.result().offset for outcome in outcomes] == list(range(30))
-        assert len(proxy.struck) == 2
+@pytest.mark.parametrize("message", ["* sends Produce", "broker sends Produce reply to *"])
+def test_an_idempotent_producer_stores_each_record_once_and_in_order(broker: Broker, message: str) -> None:
+    for number in (2, 5):
+        broker.faults.when(message, nth=number).do("drop")
+    with Producer(broker.address, batch_size=100, buffer_memory=10_000, linger_ms=0) as producer:
+        outcomes = [producer.send("t", b"%03d" % i + bytes(60), partition=1) for i in range(30)]
+        assert [outcome.result().offset for outcome in outcomes] == list(range(30))
     assert [value[:3] for value in read(broker.address)] == [b"%03d" % i for i in range(30)]
 
 
 def test_a_commit_without_an_answer_is_unknown_and_the_next_producer_finds_out(broker: Broker) -> None:
-    with Proxy(broker.address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
-        with Producer(proxy.address, transactional_id="pay") as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            producer.send("t", b"x").result()
-            with pytest.raises(CommitOutcomeUnknown, match="Close this producer"):
-                producer.commit_transaction(timeout_ms=300)
-            with pytest.raises(CommitOutcomeUnknown):
-                producer.abort_transaction()
-        with Producer(proxy.address, transactional_id="pay") as heir:
-            heir.init_transactions()
+    broker.faults.when("broker sends EndTxn reply to *").do("hold")
+    with Producer(broker.address, transactional_id="pay") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"x").result()
+        with pytest.raises(CommitOutcomeUnknown, match="Close this producer"):
+            producer.commit_transaction(timeout_ms=300)
+        with pytest.raises(CommitOutcomeUnknown):
+            producer.abort_transaction()
+    with Producer(broker.address, transactional_id="pay") as heir:
+        heir.init_transactions()
     assert read(broker.address) == [b"x"]
 
 
 def test_an_uncertain_commit_in_a_block_is_not_aborted(broker: Broker) -> None:
-    with Proxy(broker.address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
-        with Producer(proxy.address, transactional_id="pay", max_block_ms=1_500) as producer:
-            producer.init_transactions()
-            with pytest.raises(CommitOutcomeUnknown), producer.transaction():
-                producer.send("t", b"x").result()
-        assert proxy.seen(m.EndTxn) == 1
+    points: list[Point] = []
+    broker.faults.watch(points.append)
+    broker.faults.when("broker sends EndTxn reply to *").do("hold")
+    with Producer(broker.address, transactional_id="pay", max_block_ms=1_500) as producer:
+        producer.init_transactions()
+        with pytest.raises(CommitOutcomeUnknown), producer.transaction():
+            producer.send("t", b"x").result()
+    assert [point.what for point in points if point.kind is PointKind.SENDS].count("EndTxn") == 1
 
 
 def test_a_call_that_timed_out_is_made_again_and_finds_its_answer(broker: Broker) -> None:
-    with Proxy(broker.address, (m.InitProducerId, 1, Fault.HOLD_REPLY)) as proxy:
-        with Producer(proxy.address, transactional_id="pay", max_block_ms=1_000, linger_ms=1) as producer:
-            with pytest.raises(RequestTimeout, match="Call again"):
+    held = broker.faults.when("broker sends InitProducerId reply to *").do("hold")
+    with Producer(broker.address, transactional_id="pay", max_block_ms=1_000, linger_ms=1) as producer:
+        with pytest.raises(RequestTimeout, match="Call again"):
+            producer.init_transactions()
+        held.wait_until_struck(PATIENCE_S)
+        broker.kill()
+        broker.start()
+        with Admin(broker.address) as admin:  # the IO thread retries, though no call waits for the answer
+            while admin.describe_transaction("pay").producer_epoch == 0:
+                pass
+        for _ in range(60):  # once, unless the machine is so busy that a second is too short
+            try:
                 producer.init_transactions()
-            assert proxy.withheld.wait(PATIENCE_S)
-            proxy.cut()
-            with Admin(broker.address) as admin:  # the IO thread retries, though no call waits for the answer
-                while admin.describe_transaction("pay").producer_epoch == 0:
-                    pass
-            for _ in range(60):  # once, unless the machine is so busy that a second is too short
-                try:
-                    producer.init_transactions()
-                    break
-                except RequestTimeout:
-                    continue
-            with producer.transaction():
-                producer.send("t", b"x")
+                break
+            except RequestTimeout:
+                continue
+        with producer.transaction():
+            producer.send("t", b"x")
     assert read(broker.address) == [b"x"]
 
 
@@ -219,16 +220,16 @@ def test_a_block_that_raised_is_not_held_up_by_a_broker_that_is_gone(tmp_path: P
 
 
 def test_a_commit_that_is_given_up_leaves_nothing_behind_for_the_next(broker: Broker) -> None:
-    with Proxy(broker.address, (m.Produce, 1, Fault.HOLD_REPLY)) as proxy:
-        with Producer(proxy.address, transactional_id="pay", request_timeout_ms=400) as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            producer.send("t", b"no")
-            with pytest.raises(TransactionAborted, match="before the commit was sent"):
-                producer.commit_transaction(timeout_ms=100)
-            producer.abort_transaction()
-            with producer.transaction():
-                producer.send("t", b"yes")
+    broker.faults.when("broker sends Produce reply to *").do("hold")
+    with Producer(broker.address, transactional_id="pay", request_timeout_ms=400) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"no")
+        with pytest.raises(TransactionAborted, match="before the commit was sent"):
+            producer.commit_transaction(timeout_ms=100)
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send("t", b"yes")
     assert read(broker.address) == [b"yes"]
 
 
@@ -281,17 +282,17 @@ def test_a_stranger_that_answers_nonsense_is_left(broker: Broker) -> None:
 
 
 def test_a_full_buffer_is_an_error_or_a_wait(broker: Broker) -> None:
-    with Proxy(broker.address, (m.Produce, 1, Fault.HOLD_REPLY)) as proxy:
-        with Producer(
-            proxy.address, batch_size=1_000, buffer_memory=1_000, linger_ms=0, max_block_ms=1_000
-        ) as producer:
-            producer.send("t", bytes(900), partition=0)
-            with pytest.raises(BufferFull, match="flush"):
-                producer.send_nowait("t", bytes(900), partition=1)
-            with pytest.raises(BufferFull):
-                producer.send("t", bytes(900), partition=1)
-            assert proxy.withheld.wait(PATIENCE_S)
-            proxy.cut()
+    held = broker.faults.when("broker sends Produce reply to *").do("hold")
+    with Producer(
+        broker.address, batch_size=1_000, buffer_memory=1_000, linger_ms=0, max_block_ms=1_000
+    ) as producer:
+        producer.send("t", bytes(900), partition=0)
+        with pytest.raises(BufferFull, match="flush"):
+            producer.send_nowait("t", bytes(900), partition=1)
+        with pytest.raises(BufferFull):
+            producer.send("t", bytes(900), partition=1)
+        held.wait_until_struck(PATIENCE_S)
+        held.end()
 
 
 @pytest.mark.parametrize("partition", [None, 0])

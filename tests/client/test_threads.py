@@ -27,8 +27,6 @@ from fencepost import (
 from fencepost.client.send_path import SendPath
 from fencepost.client.send_turn import SendTurn
 from fencepost.client.shells.sync import SendFuture
-from fencepost.protocol import messages as m
-from tests.client.proxy import Fault, Proxy
 
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 THREADS = 4
@@ -288,21 +286,21 @@ def test_no_signal_handler_runs_between_the_beginning_of_a_turn_and_its_try(way:
 
 
 def test_one_thread_at_a_time_controls_transactions(broker: Broker) -> None:
-    with Proxy(broker.address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
-        with Producer(proxy.address, transactional_id="pay") as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            producer.send("t", b"x").result()
-            commit = threading.Thread(target=producer.commit_transaction)
-            commit.start()
-            assert proxy.withheld.wait(PATIENCE_S)
-            with pytest.raises(WrongState, match="another thread or task waits"):
-                producer.commit_transaction()
-            proxy.cut()  # the request is sent again, and answered
-            commit.join(PATIENCE_S)
-            assert not commit.is_alive()
-            with producer.transaction():
-                producer.send("t", b"y")
+    held = broker.faults.when("broker sends EndTxn reply to *").do("hold")
+    with Producer(broker.address, transactional_id="pay") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"x").result()
+        commit = threading.Thread(target=producer.commit_transaction)
+        commit.start()
+        held.wait_until_struck(PATIENCE_S)
+        with pytest.raises(WrongState, match="another thread or task waits"):
+            producer.commit_transaction()
+        held.end()
+        commit.join(PATIENCE_S)
+        assert not commit.is_alive()
+        with producer.transaction():
+            producer.send("t", b"y")
     assert [value for _, value in stored(broker).values()].count(b"x") == 1
 
 
