@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 import fencepost
-from fencepost import Broker, Consumer, Producer
+from fencepost import Broker, Producer
 from fencepost.broker import sync_threads
 from fencepost.broker.fault_handles import FaultHandle
 from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, RequestTimeout, TransactionAborted
 from fencepost.faults.phrases import Point, PointKind
 from fencepost.protocol.terms import TopicPartition
 from fencepost.testing.topic import create_topic
+from tests.reading import records
 
 PATIENCE_S = 60.0
 T0 = TopicPartition("t", 0)
@@ -58,14 +59,8 @@ def commit(app: Producer, value: bytes) -> None:
 
 def stored(broker: Broker, isolation_level: str = "read_committed") -> list[bytes]:
     """All values that a reader gets up to the end of the log."""
-    values: list[bytes] = []
-    with Consumer(broker.address, isolation_level=isolation_level, client_id="reader") as consumer:
-        consumer.assign([T0])
-        with fencepost.Admin(broker.address) as admin:
-            end = admin.end_offsets([T0], isolation_level)[T0]
-        while consumer.position(T0) < end:
-            values += [bytes(record.value or b"") for batch in consumer.poll() for record in batch]
-    return values
+    found = records(broker.address, [T0], isolation_level, client_id="reader")
+    return [record.value or b"" for record in found]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost import Admin, Broker, Consumer, Producer
+from fencepost import Admin, Broker, Producer
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
 from fencepost.journal.disk import DiskStorage
@@ -17,6 +17,7 @@ from fencepost.journal.storage import ReplacedFile
 from fencepost.repair.perform import perform
 from fencepost.repair.plan import make_plan
 from tests.broker.requests import ORDERS
+from tests.reading import records
 
 PATIENCE_S = 60.0
 DIRECTORY = str(ORDERS)
@@ -49,15 +50,10 @@ def _end(manifest: Path) -> int:
 
 def read(broker: Broker) -> list[bytes | None]:
     """The values from the beginning of the topic to its end; none if the broker does not serve it."""
-    values: list[bytes | None] = []
-    with Admin(broker.address) as admin, Consumer(broker.address) as consumer:
+    with Admin(broker.address) as admin:
         if ORDERS in admin.broker_status(1).unserved:
             return []
-        end = admin.end_offsets([ORDERS])[ORDERS]
-        consumer.assign([ORDERS])
-        while consumer.position(ORDERS) < end:
-            values += [record.value for batch in consumer.poll(60_000) for record in batch]
-    return values
+    return [record.value for record in records(broker.address, [ORDERS])]
 
 
 def served(directory: Path) -> list[bytes | None]:

@@ -15,7 +15,7 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count, pairwise
@@ -29,12 +29,12 @@ from fencepost import (
     CommitOutcomeUnknown,
     Consumer,
     Producer,
-    Record,
     TopicPartition,
     TransactionAborted,
     WrongState,
 )
 from fencepost.client.group_member import RebalanceListener
+from tests.reading import records
 
 LIMIT_S = 150
 HERE = TopicPartition("t", 0)
@@ -262,7 +262,7 @@ def transactions(_call: str, rounds: int, address: str) -> None:
 
     every_instruction(transact, rounds)
     producer.close()
-    stored = Counter(record.value for record in records(address))
+    stored = Counter(record.value for record in records(address, [HERE]))
     for name, is_stored in committed.items():
         assert stored[b"after " + name] == 1
         assert stored[name] in ((0, 2) if is_stored is None else (2,) if is_stored else (0,)), name
@@ -285,7 +285,7 @@ def sends(_call: str, rounds: int, address: str) -> None:
 
     every_instruction(send, rounds)
     producer.close()
-    stored = Counter(record.value for record in records(address))
+    stored = Counter(record.value for record in records(address, [HERE]))
     assert max(stored.values()) == 1
     assert all(stored[name + b"d"] for name in names[:-1])
     assert all(stored[names[-1] + each] for each in (b"a", b"b", b"c"))
@@ -318,16 +318,6 @@ def reads(call: str, rounds: int, address: str) -> None:
 
         every_instruction(read, rounds)
     assert seen
-
-
-def records(address: str) -> Iterator[Record]:
-    """Every record of the partition that read_committed sees."""
-    with Admin(address) as admin, Consumer(address) as consumer:
-        end = admin.end_offsets([HERE])[HERE]
-        consumer.assign([HERE])
-        while consumer.position(HERE) < end:
-            for batch in consumer.poll():
-                yield from batch
 
 
 STORIES: dict[str, Callable[[str, int, str], None]] = {

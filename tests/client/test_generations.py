@@ -14,6 +14,7 @@ from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
 from tests.broker.story import FEW_LOGS
+from tests.reading import records
 
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 HERE = PARTITIONS[0]
@@ -42,16 +43,7 @@ def address(broker: Broker) -> str:
 
 def committed(address: str) -> list[bytes]:
     """The values that a reader of committed data sees."""
-    values: list[bytes] = []
-    with Admin(address) as admin, Consumer(address) as consumer:
-        ends = admin.end_offsets(PARTITIONS, "read_committed")
-        consumer.assign(PARTITIONS)
-        for _ in range(1_000):
-            if all(consumer.position(where) >= end for where, end in ends.items()):
-                return sorted(values)
-            for batch in consumer.poll(1_000):
-                values += [value or b"" for value in batch.values]
-    raise AssertionError("the end was never reached")
+    return sorted(record.value or b"" for record in records(address, PARTITIONS))
 
 
 def test_a_producer_of_old_commits_and_aborts_on_every_cluster(address: str) -> None:
@@ -112,7 +104,7 @@ def test_a_lost_message_is_said_again(broker: Broker, kind: str, message: str) -
 
 def test_who_lost_a_batch_goes_on_under_the_next_epoch(broker: Broker, address: str) -> None:
     """Its answer never comes: nobody knows whether its sequence is taken."""
-    broker.faults.when("broker sends Produce reply to *", nth=2).do("hold")
+    held = broker.faults.when("broker sends Produce reply to *", nth=2).do("hold")
     with Producer(
         address, transactional_id="pay", transaction_version=0, delivery_timeout_ms=1_500
     ) as producer:
@@ -123,6 +115,7 @@ def test_who_lost_a_batch_goes_on_under_the_next_epoch(broker: Broker, address: 
         producer.send("t", b"lost", partition=0)
         with pytest.raises(TransactionAborted):
             producer.commit_transaction()
+        held.end()  # the next replies wait for this one
         producer.abort_transaction()
         with producer.transaction():
             producer.send("t", b"last", partition=0)

@@ -26,6 +26,7 @@ from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.faults.phrases import Point, PointKind
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition, TransactionState
+from tests.reading import records
 
 PATIENCE_S = 60.0  # longer than anything takes on a busy machine; only a failing test waits so long
 
@@ -40,24 +41,8 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-def read(
-    address: str, isolation_level: str = "read_committed", *, filters_aborted: bool = True
-) -> list[bytes]:
-    """The values of every record up to the end, in order of partition and offset."""
-    with (
-        Admin(address) as admin,
-        Consumer(address, isolation_level=isolation_level, filters_aborted=filters_aborted) as consumer,
-    ):
-        ends = admin.end_offsets(PARTITIONS, isolation_level)
-        consumer.assign(PARTITIONS)
-        values: dict[tuple[int, int], bytes] = {}
-        for _ in range(1_000):
-            if all(consumer.position(where) >= end for where, end in ends.items()):
-                return [values[place] for place in sorted(values)]
-            for batch in consumer.poll(1_000):
-                for offset, value in zip(batch.offsets, batch.values, strict=True):
-                    values[batch.partition.partition, offset] = value
-        raise AssertionError("the end was never reached")
+def read(address: str) -> list[bytes]:
+    return [record.value or b"" for record in records(address, PARTITIONS)]
 
 
 def test_a_record_is_delivered_while_its_sender_is_away(broker: Broker) -> None:

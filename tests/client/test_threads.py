@@ -14,19 +14,11 @@ from typing import Any
 
 import pytest
 
-from fencepost import (
-    Admin,
-    Broker,
-    ClientError,
-    Consumer,
-    Producer,
-    RecordMetadata,
-    TopicPartition,
-    WrongState,
-)
+from fencepost import Admin, Broker, ClientError, Producer, RecordMetadata, TopicPartition, WrongState
 from fencepost.client.send_path import SendPath
 from fencepost.client.send_turn import SendTurn
 from fencepost.client.shells.sync import SendFuture
+from tests.reading import records
 
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 THREADS = 4
@@ -66,14 +58,8 @@ def together(*works: Callable[[], object]) -> None:
 
 def stored(broker: Broker) -> dict[Place, tuple[bytes, bytes]]:
     """Key and value of every record, by place."""
-    found: dict[Place, tuple[bytes, bytes]] = {}
-    with Admin(broker.address) as admin, Consumer(broker.address) as consumer:
-        ends = admin.end_offsets(PARTITIONS)
-        consumer.assign(PARTITIONS)
-        while any(consumer.position(where) < end for where, end in ends.items()):
-            for record in [record for batch in consumer.poll() for record in batch]:
-                found[record.partition, record.offset] = (record.key, record.value)
-    return found
+    found = records(broker.address, PARTITIONS)
+    return {(record.partition, record.offset): (record.key, record.value) for record in found}
 
 
 def records_of_threads_that_collide(broker: Broker, producer: Producer, count: int) -> None:

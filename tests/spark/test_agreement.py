@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer as KafkaProducer
 
-from fencepost import Admin, Broker, Consumer, Producer, TopicPartition
+from fencepost import Admin, Broker, Producer, TopicPartition
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import open_layout
 from fencepost.protocol.terms import IsolationLevel
 from fencepost.spark_bridge.options import parse_options
 from fencepost.spark_bridge.ranges import plan_batch
 from fencepost.spark_bridge.streaming import LogStream
+from tests.reading import records
 from tests.spark.independent_decoder import COLUMNS, CONTROL, KAFKA, Decoded, read_batches, read_partition
 from tests.spark.logs import COMMITTED, UNCOMMITTED, Row, rows_of_task
 
@@ -145,17 +146,11 @@ class World:
         """What our consumer gets."""
         found: Rows = {number: [] for number in PARTITIONS}
         partitions = [TopicPartition("orders", number) for number in PARTITIONS]
-        with Admin(self.broker.address) as admin:
-            ends = admin.end_offsets(partitions, isolation_level=level)
-        with Consumer(self.broker.address, isolation_level=level) as consumer:
-            consumer.assign(partitions)
-            while any(consumer.position(each) < ends[each] for each in partitions):
-                for batch in consumer.poll(timeout_ms=200):
-                    for record in batch:
-                        headers = tuple((name, data) for name, data in record.headers or ())
-                        found[batch.partition.partition].append(
-                            Decoded(record.offset, record.key, record.value, record.timestamp, headers)
-                        )
+        for record in records(self.broker.address, partitions, level):
+            headers = tuple((name, data) for name, data in record.headers or ())
+            found[record.partition].append(
+                Decoded(record.offset, record.key, record.value, record.timestamp, headers)
+            )
         return found
 
 
