@@ -120,7 +120,6 @@ def _logged(row: Row) -> LoggedState:
 
 
 def fold_decisions(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """Yields the decisions of each transactional id, from the same rows."""
     decisions = (decisions_of({name: history}) for name, history in _histories(rows))
     for partition, by_identity in chain.from_iterable(each.items() for each in decisions):
         for decision in (each for decisions in by_identity.values() for each in decisions):

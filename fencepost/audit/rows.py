@@ -23,6 +23,5 @@ def finding_rows(findings: Findings) -> Iterator[dict[str, Any]]:
 
 
 def findings_of(rows: Iterable[Row]) -> list[Finding]:
-    """The rows as findings, in the order of files and offsets."""
     found = [Finding(**dict[str, Any](row, severity=Severity(row["severity"]))) for row in rows]
     return sorted(found, key=lambda each: (each.file, each.offset is not None, each.offset or 0, each.what))

@@ -47,7 +47,6 @@ def in_force(
 
 
 def first_refusal(checks: Iterable[Check[*Looked]], *looked: *Looked) -> Refused | None:
-    """The refusal of the first check whose predicate is true, or None."""
     for check in checks:
         if check.predicate(*looked):
             return Refused(check.error, check.name, source=check.source)

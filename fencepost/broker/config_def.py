@@ -77,7 +77,6 @@ class ConfigDef(NamedTuple):
 
 
 def integer_of(text: str) -> int | None:
-    """The integer that a text stands for, or None."""
     found = _INTEGER.fullmatch(text)
     return None if found is None else int("".join(found.groups()))
 

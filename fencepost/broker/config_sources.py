@@ -55,7 +55,6 @@ def topic_configs(
 
 
 def node_configs(settings: NodeSettings) -> Iterator[m.DescribedConfig]:
-    """The settings of a node."""
     for name, setting in NODE_CONFIGS.items():
         values: _NamedValues = [(name, each) for each in _values(settings, setting.field)]
         yield _config(name, setting.config_type, MEANINGS[name], values, is_read_only=True)

@@ -478,7 +478,6 @@ class ConnectionTable:
     def open(
         self, accepted: socket.socket, host: str, nursery: trio.Nursery, session: Session | None = None
     ) -> Connection:
-        """A connection for a socket that was accepted from a host."""
         in_child(accepted, socket.socket.close).setblocking(False)
         with suppress(OSError):  # macOS: the peer has reset it already, which the first read reports
             # A reply is handed over whole; to wait for more of it would only delay it.

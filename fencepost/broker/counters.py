@@ -69,8 +69,6 @@ NOTHING: Final = TopicCounts()
 
 @attrs.define(eq=False)
 class Counters:
-    """All counters of a broker."""
-
     started_ms: int
     requests: defaultdict[type[Request], RequestCounts] = attrs.Factory(
         lambda: defaultdict[type[Request], RequestCounts](RequestCounts)
@@ -128,7 +126,6 @@ class Counters:
 
 
 def errors_in(answer: Reply) -> list[ErrorCode]:
-    """The errors of a reply: of the whole, and of its parts."""
     body = answer.body
     if body is None:
         return [] if answer.error is NO_ERROR else [answer.error]

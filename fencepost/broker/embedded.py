@@ -433,7 +433,6 @@ Value = TypeVar("Value")
 
 
 def known_port(port: int) -> int:
-    """The port of a broker that was started."""
     if port == 0:
         raise BrokerFailed("the broker has no port yet: use it as a context manager, or call start()")
     return port
@@ -449,7 +448,6 @@ def check_own(is_parents: bool) -> None:
 
 
 def checked_port(port: object, name: str = "port") -> int:
-    """The port, if it is one."""
     if not isinstance(port, int) or isinstance(port, bool):
         raise TypeError(f"{name} must be a number from 0 to {PORT_MAX}, not {port!r}")
     if not 0 <= port <= PORT_MAX:
@@ -458,14 +456,12 @@ def checked_port(port: object, name: str = "port") -> int:
 
 
 def checked_mapping(name: str, given: Mapping[str, Value]) -> Mapping[str, Value]:
-    """The mapping, if it is one."""
     if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - the caller may err
         raise TypeError(f"{name} must be a mapping from names, not {type(given).__name__}")
     return given
 
 
 def checked_choice(name: str, given: str, choices: type[Choice]) -> Choice:
-    """The choice of this name."""
     try:
         return choices(given)
     except ValueError:

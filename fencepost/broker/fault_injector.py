@@ -172,7 +172,6 @@ class BrokerFaultInjector:
         self.refresh()
 
     def unwatch(self, hear: Callable[[Point], None]) -> None:
-        """Stop calling `hear`."""
         self.plan.watchers.remove(hear)
         self.refresh()
 

@@ -353,7 +353,6 @@ class PlannedFault:
 
     @property
     def may_strike(self) -> bool:
-        """Whether it can still strike."""
         line = self.line
         last = (line.every * line.times or math.inf) if line.every else line.when.number
         return not self.is_removed and self.reached < last

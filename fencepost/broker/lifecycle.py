@@ -177,7 +177,6 @@ def _memory(server: Server) -> MemoryBound:
 
 @asynccontextmanager
 async def _monitored(server: Server, listener: socket.socket | None) -> AsyncGenerator[None]:
-    """Serve the port for metrics, if there is one."""
     if listener is None:
         yield
         return

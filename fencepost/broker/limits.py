@@ -136,7 +136,6 @@ def refused(request: object) -> Refused | None:
 
 
 def exceeded(limit: Limit, count: int) -> Refused:
-    """The refusal of a request that exceeds a limit."""
     assert limit.error is not None, "the limits that a request can exceed have an error"
     return Refused(limit.error, f"{limit.what}: {count} {limit.unit}; the limit is {limit.value}")
 

@@ -32,8 +32,6 @@ def parsed_listener(text: str) -> tuple[str, int]:
 
 
 class BoundSockets(NamedTuple):
-    """The socket for clients, and the one for metrics if there is one."""
-
     clients: socket.socket
     metrics: socket.socket | None
 

@@ -48,7 +48,6 @@ def clean_logs(node: Node, now: int) -> None:
 
 
 def orders_to_clean_coordinators(node: Node, now: int) -> list[CleanLog]:
-    """The orders to compact the logs of all coordinators of this node."""
     logs = [log for kind in (Transactions, Groups) for log in node.coordinator_logs(kind)]
     return [_order_to_clean(log, node.log_config(log.partition.key.topic), now) for log in logs]
 

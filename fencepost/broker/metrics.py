@@ -53,7 +53,6 @@ class Scrape:
     partitions: dict[TopicPartition, PartitionStatus]
 
     def of_partitions(self, value: Callable[[PartitionStatus], int]) -> Samples:
-        """A value of each partition."""
         return [((key.topic, str(key.partition)), value(each)) for key, each in self.partitions.items()]
 
     def of_topics(self, value: Callable[[TopicCounts], int]) -> Samples:
@@ -71,8 +70,6 @@ def _one(value: object) -> Samples:
 
 @attrs.frozen
 class MetricRow:
-    """One metric: its name, what it shows, its labels, and its samples."""
-
     kind: type[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]
     name: str
     text: str
@@ -90,7 +87,6 @@ class MetricRow:
         return self.kind.__name__.removesuffix("MetricFamily").lower()
 
     def family(self, scrape: Scrape) -> Metric:
-        """The metric with its samples."""
         made = self.kind(self.name, self.text, labels=self.labels)
         for labels, value in self.samples(scrape):
             if isinstance(made, HistogramMetricFamily):

@@ -33,8 +33,6 @@ END_OF_HEADERS: Final = b"\r\n\r\n"
 
 
 class HttpResponse(NamedTuple):
-    """An HTTP response."""
-
     status: str
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
@@ -57,8 +55,6 @@ NO_REQUEST: Final = HttpResponse("400 Bad Request", b"this is not an HTTP reques
 
 
 class MetricsPort:
-    """Serves the metrics of one server on a socket that listens."""
-
     def __init__(self, server: Server, listener: socket.socket) -> None:
         self._server = server
         self._listener = listener

@@ -199,7 +199,6 @@ class Node:
         return tuple(topic_configs(settings, with_own(settings.log_config, own), own))
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this id, or None."""
         return self.cluster.names.get(topic_id)
 
     def topic_id(self, topic: str) -> bytes | None:

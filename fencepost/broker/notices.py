@@ -91,7 +91,6 @@ class Notices:
                 self.log(line.cause, line.text, level=line.level, logger=TRANSACTIONS, **line.fields)
 
     def refusal(self, kind: type[m.Request], transactional_id: str, error: ErrorCode, peer: str) -> None:
-        """Log that a producer was refused because it is fenced."""
         what = f"{kind.__name__} of {transactional_id!r} from {peer}"
         self.log(
             f"fenced {transactional_id} {peer}",

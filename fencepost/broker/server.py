@@ -150,7 +150,6 @@ class Server:
         self._disk_tasks = DiskTasks(host, self.faults, self.monitor.counters, turn=self.turn)
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Start the tasks."""
         nursery.start_soon(self.accept, nursery)
         nursery.start_soon(self.keep_time)
         nursery.start_soon(self.keep_room)

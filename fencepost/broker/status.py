@@ -47,7 +47,6 @@ class PartitionStatus(NamedTuple):
 
 
 def partition_statuses(node: Node, now: int) -> dict[TopicPartition, PartitionStatus]:
-    """All partitions that the node leads, sorted."""
     # Each of these walks over all logs, so both are done once and not per partition.
     late = frozenset(partitions_with_late_transactions(node, now))
     known = _known_transactions(node)

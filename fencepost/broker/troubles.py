@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 
 class TroubleKind(Enum):
-    """What kind of trouble it is."""
-
     NOTE = "note"  # something that the broker has dealt with
     DISK = "disk"  # a file could not be read or written
     BUG = "bug"

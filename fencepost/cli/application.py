@@ -164,7 +164,6 @@ def _missing(problem: MissingArgumentError, app: App, arguments: Sequence[str]) 
 
 
 def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> str:
-    """The error in words."""
     chain = problem.command_chain or ()
     if isinstance(problem, MissingArgumentError):
         missing = _missing(problem, app, arguments)

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 
 class Command(NamedTuple):
-    """A command, or a group of commands."""
-
     help: str
     place: str = ""
     """Module and function; empty for a group."""

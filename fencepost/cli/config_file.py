@@ -137,7 +137,6 @@ def _wrong(what: str, then: str = "") -> CommandFailed:
 
 
 def _profiles_in(path: Path, found: object) -> dict[str, dict[str, Any]]:
-    """The profiles, by name."""
     if not isinstance(found, dict):
         raise _wrong(f"{path}: {PROFILE} is a value; a profile is a table, [{PROFILE}.NAME]")
     profiles = cast("dict[str, Any]", found)

@@ -310,7 +310,6 @@ class _PollingReader:
             yield from batches
 
     def assigned(self, starts: Offsets, ends: Offsets | None) -> Iterator[list[Record]]:
-        """The records of each poll, from these offsets on."""
         self.consumer.assign(starts)
         for part, offset in starts.items():
             self.consumer.seek(part, offset)

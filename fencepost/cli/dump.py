@@ -171,7 +171,6 @@ def files_of_partition(directory: Path, *, indexes: bool) -> list[Path]:
 
 
 def dump_file(file: Path, *, records: bool, as_json: bool, titled: bool) -> None:
-    """Prints the facts of one file."""
     facts = facts_of_file(file, records=records)
     if as_json:
         for fact in facts:
@@ -253,7 +252,6 @@ def facts_of_batch(batch: StoredBatch) -> Fact:
 
 
 def facts_of_records(batch: StoredBatch) -> Iterator[Fact]:
-    """The records of a data batch."""
     columns, header = read_columns(batch.data, batch.header), batch.header
     for index, value in enumerate(columns.values):
         offset = index if columns.offset_deltas is None else columns.offset_deltas[index]
@@ -313,7 +311,6 @@ def facts_of_offsets(batch: StoredBatch) -> Iterator[Fact]:
 
 
 def facts_of_group(record: GroupRecord) -> Fact:
-    """One generation of a group."""
     return {
         "generation": record.generation_id,
         "protocol": record.protocol_name,
@@ -401,7 +398,6 @@ def facts_of_snapshot(path: Path, base_offset: int) -> Iterator[Fact]:
 
 
 def facts_of_manifest(path: Path, _base_offset: int) -> Iterator[Fact]:
-    """The contents of a manifest."""
     yield {"kind": "manifest", "content": json.loads(path.read_text())}
 
 
@@ -425,7 +421,6 @@ AnyFact = dict[str, Any]  # facts are JSON: what a key holds is known by its kin
 
 
 def in_words(fact: AnyFact) -> str:
-    """One fact as text."""
     return TEXTS[fact["kind"]](fact)
 
 
@@ -435,7 +430,6 @@ def span(first: int, last: int) -> str:
 
 
 def producer(fact: AnyFact) -> str:
-    """The producer and its epoch."""
     return f"producer {fact['producer_id']} epoch {fact['producer_epoch']}"
 
 

@@ -408,7 +408,6 @@ def _notes(row: Row, faults: Sequence[str]) -> str:
 
 
 def coverage_as_json(coverage: Coverage, transaction_version: int) -> dict[str, Json]:
-    """The whole coverage, with counts by fault."""
     rows = coverage.rows(transaction_version)
     return {
         "reachable": sum(1 for row in rows if not row.unreachable),

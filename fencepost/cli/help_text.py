@@ -21,7 +21,6 @@ ANY_OPTIONS: Final = "[OPTIONS]"
 
 
 def print_options(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-    """The options in the help."""
     from cyclopts.help import DefaultFormatter
     from cyclopts.help.specs import NameRenderer, get_default_parameter_columns
 

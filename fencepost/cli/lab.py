@@ -34,7 +34,6 @@ MEMORY_MIN: Final = 256  # MiB: a process needs a third of that before it plays 
 
 
 def _address(broker: str) -> str:
-    """The address, if it is one."""
     if not is_address(broker):
         raise WrongUsage(f"--broker {broker} is not host:port", then="for example --broker 127.0.0.1:9092")
     return broker

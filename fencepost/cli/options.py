@@ -222,7 +222,6 @@ def security_of(config: Path | None) -> SecuritySettings:
 
 
 def settings_in(option: str, given: tuple[str, ...], *, example: str) -> dict[str, str]:
-    """The settings that a repeated option gives as name=value."""
     found: dict[str, str] = {}
     for text in given:
         name, value = pair_in(option, text, example=example)
@@ -233,7 +232,6 @@ def settings_in(option: str, given: tuple[str, ...], *, example: str) -> dict[st
 
 
 def pair_in(option: str, text: str, *, example: str) -> tuple[str, str]:
-    """The name and the value that an option gives as name=value."""
     name, sign, value = text.partition("=")
     if not (name and sign):
         raise WrongUsage(f"{option} {text} is not name=value", then=f"for example {option} {example}")

@@ -18,7 +18,6 @@ Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
 
 def print_json(value: Json) -> None:
-    """One JSON value on one line."""
     sys.stdout.write(as_json_line(value) + "\n")
 
 

@@ -153,7 +153,6 @@ class RecordOptions:
     ] = ()
 
     def applied(self, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
-        """The records with these options applied."""
         if self == RecordOptions():
             return records
         pairs = [pair_in("--header", text, example="source=till-1") for text in self.header]
@@ -376,7 +375,6 @@ def write(
 
 
 def _send(producer: Producer, topic: str, records: Iterator[Outgoing], written: Written) -> None:
-    """Sends records and waits for their acknowledgements."""
     for key, value, headers, timestamp_ms, partition in records:
         try:
             written.pending.append(

@@ -136,7 +136,6 @@ def as_csv(row: Iterable[object], dialect: TextDialect) -> str:
 
 
 def csv_row(record: Record, dialect: TextDialect) -> list[object]:
-    """The cells of a record, in the order of FIELDS."""
     fields = facts(record, base64=False)
     return [
         *(dialect.null if fields[name] is None else fields[name] for name in FIELDS[:4]),

@@ -24,7 +24,6 @@ def _total(status: BrokerStatusReply, value: str) -> int:
 
 
 def _partitions(status: BrokerStatusReply, value: str) -> list[TopicPartition]:
-    """The partitions in a list of each topic."""
     return [
         TopicPartition(topic.topic, number) for topic in status.topics for number in getattr(topic, value)
     ]

@@ -86,8 +86,6 @@ def walk_through(runs: Sequence[Callable[[], RunDocument]], *, ascii_only: bool)
 
 @attrs.define(eq=False, kw_only=True)
 class _Session:
-    """The walks through all runs, and what the screen shows of them."""
-
     runs: Sequence[Callable[[], RunDocument]]
     ascii_only: bool
     shown: Shown = attrs.field(init=False)
@@ -99,7 +97,6 @@ class _Session:
 
     @property
     def walk(self) -> Walk:
-        """The walk through the run that is shown."""
         number = self.shown.run
         if number not in self._walks:
             self._walks[number] = Walk(self.runs[number - 1]())

@@ -48,8 +48,6 @@ STATES: Final = {state.title: state for state in TransactionState}
 
 
 class Described(NamedTuple):
-    """A transaction as its coordinator describes it."""
-
     coordinator_id: int
     found: TransactionDescription
 
@@ -347,7 +345,6 @@ def partitions_to_search(
 
 
 def open_transactions(admin: Admin, partitions: Iterable[TopicPartition]) -> Iterator[Opened]:
-    """The open transactions of the partitions."""
     for where in partitions:
         for producer in admin.describe_producers(where):
             if producer.open_since_offset != NO_OFFSET:

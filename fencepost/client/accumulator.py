@@ -206,7 +206,6 @@ class Accumulator:
         return batch.partition < len(slots) and slots[batch.partition] is batch
 
     def close_all(self) -> None:
-        """Closes every open batch: a flush."""
         for batch in self.lingering:
             if self.is_open(batch):
                 self.close(batch)

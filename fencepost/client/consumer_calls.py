@@ -27,8 +27,6 @@ from fencepost.protocol.terms import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Coord
 
 
 class ConsumerCalls(RequestCalls):
-    """The calls of a consumer."""
-
     __slots__ = ("_consumer", "_is_calling_back", "_is_iterating", "_listener")
 
     def __init__(self, machine: ConsumerMachine, driver: CallDriver) -> None:

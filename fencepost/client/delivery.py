@@ -217,7 +217,6 @@ class Delivery:
         self.done.append(BatchDone(batch))
 
     def fail(self, failure: Failure, *, also_in_flight: bool) -> None:
-        """Fails the batches that are not in flight, or all."""
         for batch in list(self.accumulator.batches.values()):
             if also_in_flight or not batch.in_flight:
                 self.finish(batch, failure)

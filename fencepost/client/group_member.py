@@ -182,7 +182,6 @@ class GroupMember:
 
     @property
     def group_id(self) -> str:
-        """The group."""
         assert self._settings.group_id is not None, "only a consumer with a group subscribes"
         return self._settings.group_id
 

@@ -94,7 +94,6 @@ def commit_request(
 def committed_offsets(
     reply: m.OffsetFetchReply, wanted: list[TopicPartition]
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """The offset of each partition in a reply, None where none is committed."""
     found = {TopicPartition(each.topic, each.partition): each for each in reply.offsets}
     offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
     for where in wanted:

@@ -58,8 +58,6 @@ AddressInfo = tuple[int, int, int, str, Any]
 
 
 class RequestResult(NamedTuple):
-    """The reply to the request with `token`, or its error."""
-
     token: int
     error: ErrorCode
     body: ReplyBody | None
@@ -253,7 +251,6 @@ class NetworkClient:
 
     @property
     def has_requests_in_flight(self) -> bool:
-        """Whether a request is in flight."""
         return any(connection.deadline is not None for connection in self.connections.values())
 
     def _connection(self, node_id: int, now: int) -> ClientConnection:

@@ -227,8 +227,6 @@ class StoryLog:
 
 
 class ProgressBar:
-    """The progress bar of one part."""
-
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task

@@ -133,7 +133,6 @@ class InputReader:
 
 
 def partitions_of(topic: str) -> list[TopicPartition]:
-    """The partitions of one of the topics."""
     return [TopicPartition(topic, number) for number in range(PARTITION_COUNT)]
 
 

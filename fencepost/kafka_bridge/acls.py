@@ -20,7 +20,6 @@ ALL_NAMES: Final = "*"  # ResourcePattern.WILDCARD_RESOURCE
 
 
 def describe_acls(request: Any, _: int) -> Exchange:
-    """Describe the ACLs that match a filter."""
     filtered = (request.resource_type_filter, request.pattern_type_filter)
     if UNKNOWN in (*filtered, request.operation, request.permission_type):
         raise ProtocolViolation("a DescribeAcls with an element that is UNKNOWN")  # as in Kafka

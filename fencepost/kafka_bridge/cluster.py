@@ -401,7 +401,6 @@ def _delete_topics(names: tuple[str, ...]) -> Exchange:
 
 @in_time
 def create_partitions(request: Any, _: int) -> Exchange:
-    """Add partitions to topics."""
     topics = tuple(map(_new_partitions, request.topics))
     names = dict.fromkeys(topic.topic for topic in topics)
 

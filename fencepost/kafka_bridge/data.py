@@ -266,7 +266,6 @@ def _listed_values(part: m.ListedOffset) -> Values:
 
 
 def offset_for_leader_epoch(request: Any, _: int) -> Exchange:
-    """Find where leader epochs end."""
     parts = tuple(
         m.LeaderEpochPartition(
             topic=topic.topic,

@@ -72,8 +72,6 @@ def alter_partition_reassignments(request: Any, _: int) -> Exchange:
 
 
 def list_partition_reassignments(request: Any, _: int) -> Exchange:
-    """List the reassignments in progress."""
-
     def respond(answer: Answer) -> Values:
         # A refusal names what was asked for, as if it had no replicas.
         refused = () if answer.error is NO_ERROR else request.topics or ()

@@ -39,7 +39,6 @@ def error_values(part: m.PartitionError) -> Values:
 
 
 def init_producer_id(request: Any, _: int) -> Exchange:
-    """Get a producer id and epoch."""
     asked = m.InitProducerId(
         transactional_id=request.transactional_id,
         transaction_timeout_ms=milliseconds(request.transaction_timeout),
@@ -130,7 +129,6 @@ def add_offsets_to_txn(request: Any, _: int) -> Exchange:
 
 
 def end_txn(request: Any, _: int) -> Exchange:
-    """Commit or abort."""
     asked = m.EndTxn(
         transactional_id=request.transactional_id,
         producer_id=request.producer_id,
@@ -152,7 +150,6 @@ def end_txn(request: Any, _: int) -> Exchange:
 
 
 def offsets_to_commit(request: Any) -> tuple[m.OffsetToCommit, ...]:
-    """The offsets in an OffsetCommit or TxnOffsetCommit."""
     return tuple(
         m.OffsetToCommit(
             topic=topic.name,

@@ -113,7 +113,6 @@ def encode_response(
 
 
 def framed(*pieces: Buffer) -> list[Buffer]:
-    """The pieces of a frame."""
     size = sum(map(len, pieces))
     if size > FRAME_SIZE_MAX:
         raise FrameTooLarge(f"a reply of {size} bytes; the limit is {FRAME_SIZE_MAX}")

@@ -83,7 +83,6 @@ class BrokerEvents:
             self.struck("crash", None)
 
     def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
-        """A request has arrived."""
         client, request = lane_of(arrived.client_id), arrived.request
         if client in UNSEEN or type(request).__name__ in _UNTOLD:
             return
@@ -111,7 +110,6 @@ class BrokerEvents:
             self._add(Lost(self._now(), number=number, because=lost_because))
 
     def appended(self, append: Append) -> None:
-        """A batch was written."""
         for event in written(self._now(), BROKER, append.partition, append.header, append.batch):
             if isinstance(event, Appended):
                 event = attrs.evolve(event, label=shortened(event.label, LABEL_MAX))

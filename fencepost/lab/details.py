@@ -83,7 +83,6 @@ def life_after(event: Struck) -> Changes:
 
 
 def request_details(request: Request) -> MessageDetails:
-    """Whose request it is."""
     name: object = getattr(request, "transactional_id", None)
     return MessageDetails(
         transactional_id=name if isinstance(name, str) else None,

@@ -148,8 +148,6 @@ class StepEntry(TypedDict):
 
 
 class RunDocument(TypedDict):
-    """A whole run."""
-
     format: int
     title: str
     lesson: str
@@ -187,7 +185,6 @@ class RunFacts:
 
 
 def document(history: History, facts: RunFacts, details: Details = NO_DETAILS) -> RunDocument:
-    """The document of a recorded run."""
     messages, owners = follow(history.events), _Owners.of(history.events, facts.transactional_ids)
     batches = _batches(history.events, owners, details)
     found = _messages(messages, owners, details)

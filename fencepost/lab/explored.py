@@ -78,7 +78,6 @@ class PathObserver(PathWatch):
             self.details.put(0, {f"participant/{name}": "up"})
 
     def sent(self, number: int, message: Message) -> None:
-        """Whose message it is."""
         self.details.messages[number] = (
             request_details(message.request)
             if isinstance(message, RequestInFlight)

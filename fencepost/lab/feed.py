@@ -88,7 +88,6 @@ class StepFeed(BrokerEvents):
         self._asked.clear()
 
     def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
-        """A request has arrived."""
         request = arrived.request
         if self._is_recovering:  # what it has read from its logs is shown from here on
             self._is_recovering = False
@@ -132,7 +131,6 @@ class StepFeed(BrokerEvents):
             self._about = NOTHING
 
     def appended(self, append: Append) -> None:
-        """A batch was written."""
         self._pending.update(self._unwritten.written(BROKER, append.partition))
         values = tuple(shortened(value, VALUE_MAX) for value in batch_values(append))
         self._about = About(values=values, why=self._appends.pop(id(append), None))

@@ -65,8 +65,6 @@ Entry = dict[str, Any]
 
 
 class Observed(NamedTuple):
-    """An event of the broker, what is about it, and what it changed."""
-
     event: Event
     about: About = NOTHING
     changes: Changes = {}  # noqa: RUF012 - nobody changes it
@@ -84,7 +82,6 @@ class Mark(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Mark | None:
-        """The mark that `str` wrote; None if it is none."""
         parts = text.split(".")
         if len(parts) != len(cls._fields) or not all(part.isdecimal() and len(part) < 16 for part in parts):
             return None
@@ -284,7 +281,6 @@ class GrowingRun:
         return entry
 
     def _new_batches(self, entries: Sequence[Entry], places: Sequence[int]) -> dict[int, tuple[int, Entry]]:
-        """The batches of a chunk by their place in it, each with its number in the run."""
         found: dict[int, tuple[int, Entry]] = {}
         for position, entry in enumerate(entries):
             _place(entry, ("appended", "decided", "gone"), places)

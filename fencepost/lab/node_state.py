@@ -144,8 +144,6 @@ def _named(partitions: Sequence[TopicPartition]) -> list[str]:
 
 @attrs.define(eq=False)
 class ClusterState:
-    """The logs of each node as they were last looked at, and what is shown of them."""
-
     nodes: dict[str, dict[TopicPartition, LedLog]] = attrs.Factory(dict[str, dict[TopicPartition, LedLog]])
     shown: dict[TopicPartition, Changes] = attrs.Factory(dict[TopicPartition, dict[str, Any]])
 

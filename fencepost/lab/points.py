@@ -64,7 +64,6 @@ class StepPoints(ProtocolEvents):
         )
 
     def attach(self) -> None:
-        """Subscribe to the world."""
         self.world.events.subscribe(LifeChanged, self._is_ready)
         super().attach()
         self.world.events.subscribe(MessageTaken, self._taken)

@@ -138,7 +138,6 @@ def _duplicate(name: str, arrived: Input, ruling: Ruling, before: LOGS) -> Reaso
 
 
 def _header_in(arrived: Input, where: TopicPartition) -> BatchHeader | None:
-    """The header of the batch for this partition in a Produce."""
     if isinstance(arrived, Received) and isinstance(arrived.request, m.Produce):
         for part in arrived.request.partitions:
             if (part.topic, part.partition) == where:

@@ -120,7 +120,6 @@ def _settings(settings: NodeSettings, *, nodes: int, policy: SyncPolicy) -> dict
 
 
 def _isolation(run: Run) -> dict[str, str]:
-    """The isolation level of each process that reads."""
     found: dict[str, str] = {}
     for each in run.cast:
         if each.role.task is not Task.WORK:

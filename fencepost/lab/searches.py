@@ -49,7 +49,6 @@ class Search:
 
     @property
     def transaction_version(self) -> int:
-        """The transaction version of the brokers."""
         return self.asked.number("transaction_version", 2, least=0, most=2)
 
     @property

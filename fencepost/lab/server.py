@@ -235,7 +235,6 @@ class Lab:
         return JSONResponse(await self.pool.done({"do": "vocabulary"}))
 
     async def check(self, request: Request) -> Response:
-        """Whether a text is a scenario, and the error if it is none."""
         given = await _object(request)
         try:
             found = await self.pool.done({"do": "check", "text": given.get("text")})
@@ -246,7 +245,6 @@ class Lab:
         return JSONResponse({"ok": True, "error": None, **found})
 
     async def play(self, request: Request) -> Response:
-        """The document of a run."""
         return JSONResponse(await self.pool.done({"do": "play", "run": self._run(await _object(request))}))
 
     async def compare(self, request: Request) -> Response:
@@ -269,7 +267,6 @@ class Lab:
         return {**given, "text": self.settings.bundled[name]}
 
     async def begin_search(self, request: Request) -> Response:
-        """Begin a search."""
         return JSONResponse({"id": self.searches.begin(await _object(request))}, status_code=201)
 
     async def search(self, request: Request) -> Response:

@@ -39,7 +39,6 @@ _GRAMMARS: Final[dict[str, Grammar[Any]]] = {
 
 
 def vocabulary() -> dict[str, Any]:
-    """The tables with their keys, the phrases of each grammar with their help, and the names of rules."""
     return {
         "tables": {header: list(_keys(kind)) for header, kind in _TABLES.items()},
         "phrases": {name: _phrases(grammar) for name, grammar in _GRAMMARS.items()},

@@ -156,7 +156,6 @@ _FIRST_TAG: Final = 0
 
 
 def consumer_key(key: ConsumerRecordKey) -> bytes:
-    """The key of a record."""
     out = bytearray(INT16.pack(key.kind))
     put_string(out, key.group_id)
     if key.kind not in _NAMELESS:
@@ -165,7 +164,6 @@ def consumer_key(key: ConsumerRecordKey) -> bytes:
 
 
 def consumer_value(record: ConsumerRecord) -> bytes:
-    """The value of a record."""
     out = bytearray(INT16.pack(_VALUE_VERSION))
     tags: list[tuple[int, bytes]] = []
     match record:
@@ -211,7 +209,6 @@ def _put_texts(out: bytearray, texts: tuple[str, ...]) -> None:
 
 
 def by_topic_id(partitions: Iterable[TopicIdPartition]) -> dict[bytes, tuple[int, ...]]:
-    """The sorted partitions of each topic, sorted by topic id."""
     topics: defaultdict[bytes, list[int]] = defaultdict(list)
     for topic_id, partition in sorted(partitions):
         topics[topic_id].append(partition)

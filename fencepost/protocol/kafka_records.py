@@ -226,7 +226,6 @@ def latest_timestamp_delta(payload: bytes, record_count: int) -> int:
 
 
 def with_timestamp_delta(payload: bytes, record: PlacedRecord, timestamp_delta: int) -> bytes:
-    """The bytes of the record with another timestamp delta."""
     start = _NO_ATTRIBUTES + varint(timestamp_delta)
     rest = payload[record.offset_delta_at : record.end]
     return b"".join((varint(len(start) + len(rest)), start, rest))

@@ -179,7 +179,6 @@ class KraftCluster:
     """Whether there was any record: a directory made by hand may have none."""
 
     def topic_ids(self) -> dict[str, bytes]:
-        """The ids of topics by name."""
         return {topic.name: topic_id for topic_id, topic in self.topics.items()}
 
     def partitions(self) -> set[TopicPartition]:

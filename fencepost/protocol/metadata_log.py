@@ -95,7 +95,6 @@ def new_topic_id(topic: str, *, number: int, created_ms: int) -> bytes:
 
 
 def topic_number(topic_id: bytes) -> int:
-    """The number in an id of `new_topic_id`."""
     return int.from_bytes(topic_id[-_NUMBER_SIZE:], "big")
 
 

@@ -112,7 +112,6 @@ class Users:
 
 
 def plain_message(username: str, password: str) -> bytes:
-    """The one message of PLAIN."""
     return f"\0{username}\0{password}".encode()
 
 

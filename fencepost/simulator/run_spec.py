@@ -77,5 +77,4 @@ class RunSpec:
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Every partition of every topic."""
         return tuple(TopicPartition(topic, number) for topic, count in self.topics for number in range(count))

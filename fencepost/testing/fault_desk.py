@@ -103,7 +103,6 @@ class ProcessDesk:
         return arguments
 
     def heard(self, struck: Mapping[str, Any]) -> None:
-        """A process has printed that a fault struck."""
         for kept in list(self._kept.values()):
             if kept.child_id == struck["fault_id"]:
                 times = kept.struck_before + int(struck["struck"])

@@ -40,7 +40,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marks."""
     for mark in MARKS:
         config.addinivalue_line("markers", mark)
 

@@ -151,7 +151,6 @@ class _Patterns:
         (found.allowed if rule.is_allowed else found.denied).update(rule.operations)
 
     def matching(self, name: str) -> list[_Permissions]:
-        """The permissions of each pattern that matches the name."""
         found = [self.literal.get(name), self.literal.get(WILDCARD)]
         found += [self.prefixed.get(name[:length]) for length in self.prefix_lengths if length <= len(name)]
         return [permissions for permissions in found if permissions is not None]
@@ -248,7 +247,6 @@ class Acls:
 
 
 def _indexed(rules: tuple[AclEntry, ...]) -> dict[tuple[str, Resource], _Patterns]:
-    """The patterns by principal and type of resource."""
     found: dict[tuple[str, Resource], _Patterns] = {}
     for rule in rules:
         for principal in rule.principals:

@@ -74,8 +74,6 @@ class Filter(NamedTuple):
 
 
 class RequestRights(NamedTuple):
-    """What a request needs."""
-
     needs: tuple[Need, ...] = ()
     filters: tuple[Filter, ...] = ()
     all_or_none: bool = False

@@ -70,8 +70,6 @@ PRODUCER_ID_BLOCK_SIZE: Final = 1_000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
 
 @attrs.frozen
 class Leader:
-    """The leader of a partition, and its leader epoch."""
-
     node_id: int
     leader_epoch: int
 
@@ -90,8 +88,6 @@ class Topic:
 
 @attrs.frozen
 class RemovedTopic:
-    """A topic that was deleted."""
-
     topic_id: bytes
     partition_count: int
     leader_epoch: int
@@ -119,7 +115,6 @@ class Controller:
     next_producer_id: int = 0
 
     def leader(self, partition: TopicPartition) -> Leader | None:
-        """The leader of a partition, or None if the partition is unknown."""
         name, number = partition
         return self.topics[name].leaders.get(number) if name in self.topics else None
 

@@ -42,13 +42,11 @@ def create_topics(node: Node, request: m.CreateTopics, to: ReplyTo, now: int) ->
 
 
 def delete_topics(node: Node, request: m.DeleteTopics, to: ReplyTo, now: int) -> None:
-    """DeleteTopics."""
     if (log := _controllers_log(node, to)) is not None:
         _write(node, log, topics.delete_topics(node.cluster, request, to=to), now)
 
 
 def create_partitions(node: Node, request: m.CreatePartitions, to: ReplyTo, now: int) -> None:
-    """CreatePartitions."""
     if (log := _controllers_log(node, to)) is not None:
         _write(node, log, topics.create_partitions(node.cluster, request, to=to), now)
 
@@ -68,13 +66,11 @@ def elect_preferred_leaders(node: Node, request: m.ElectLeaders, to: ReplyTo, no
 
 
 def reassign(node: Node, request: m.AlterPartitionReassignments, to: ReplyTo, now: int) -> None:
-    """AlterPartitionReassignments."""
     if (log := _controllers_log(node, to)) is not None:
         _write(node, log, elections.reassign(node.cluster, request, to=to), now)
 
 
 def list_reassignments(node: Node, request: m.ListPartitionReassignments, to: ReplyTo, now: int) -> None:
-    """ListPartitionReassignments."""
     node.outcome.effects.append(Reply(to, body=m.ListPartitionReassignmentsReply()))
 
 
@@ -96,14 +92,12 @@ def create_any_topics(node: Node, request: m.CreateTopics, arrived: Received, no
 
 
 def allocate_producer_ids(node: Node, request: m.AllocateProducerIds, arrived: Received, now: int) -> None:
-    """AllocateProducerIds."""
     if (log := _controllers_log(node, arrived.to)) is not None:
         decision = controller.allocate_producer_ids(node.cluster, node_id=request.node_id, to=arrived.to)
         _write(node, log, decision, now)
 
 
 def register(node: Node, request: m.BrokerRegistration, arrived: Received, now: int) -> None:
-    """BrokerRegistration."""
     if (log := _controllers_log(node, arrived.to)) is not None:
         address = m.NodeAddress(node_id=request.node_id, host=request.host, port=request.port)
         _register(node, log, address, arrived.to, now)

@@ -98,7 +98,6 @@ class ConsumerMembers:
 
     @cached_property
     def subscribed(self) -> frozenset[str]:
-        """The topics that members have subscribed to, by name or by expression."""
         return frozenset(name for each in self._different.values() for name in self.topics_of(each))
 
     @cached_property
@@ -172,7 +171,6 @@ class ConsumerGroup:
         return GroupState.STABLE
 
     def static_member(self, instance_id: str) -> str | None:
-        """The id of the member with this instance id."""
         return next(
             (name for name, each in self.subscriptions.items() if each.instance_id == instance_id), None
         )

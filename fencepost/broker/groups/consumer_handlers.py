@@ -210,7 +210,6 @@ def remove_members(node: Node, log: GroupLog, group_id: str, member_ids: set[str
 
 
 def describe(node: Node, request: m.ConsumerGroupDescribe, to: ReplyTo, now: int) -> None:
-    """ConsumerGroupDescribe."""
     found = tuple(_described(node, group_id) for group_id in dict.fromkeys(request.groups))
     node.after_coordinators(Groups, Reply(to, body=m.ConsumerGroupDescribeReply(groups=found)))
 

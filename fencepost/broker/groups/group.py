@@ -120,7 +120,6 @@ class Group:
         return next((member for member in self.members if member.member_id == member_id), None)
 
     def static_member(self, instance_id: str | None) -> Member | None:
-        """The member with this instance id (group.instance.id)."""
         if instance_id is None:
             return None
         return next((member for member in self.members if member.instance_id == instance_id), None)
@@ -134,7 +133,6 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self.members), default=0)
 
     @property

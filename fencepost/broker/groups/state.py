@@ -138,7 +138,6 @@ def _offsets(state: Groups) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
 
 
 def keys_of_former_topics(state: Groups, is_deleted: Callable[[str, bytes], bool]) -> list[OffsetKey]:
-    """The offsets of topics that were deleted, by name and id."""
     return sorted({key for key, record in _offsets(state) if is_deleted(key.topic, record.topic_id)})
 
 
@@ -234,7 +233,6 @@ def expired_offsets(state: Groups, group: AnyGroup, *, retention_ms: int, now: i
 
 
 def reads_topic(group: AnyGroup, topic: str) -> bool:
-    """Whether a member of the group has subscribed to the topic."""
     return topic in group.subscribed if isinstance(group, ConsumerGroup) else is_subscribed(group, topic)
 
 

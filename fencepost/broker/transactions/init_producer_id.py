@@ -62,8 +62,6 @@ class Expectation(IdentityEnum):
 
 
 class Grant(IdentityEnum):
-    """What InitProducerId grants."""
-
     FIRST_EPOCH = "a fresh producer id, epoch 0"
     NEXT_EPOCH = "the next epoch"
     SAME_AGAIN = "the same identity again"

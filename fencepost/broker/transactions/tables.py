@@ -290,7 +290,6 @@ class ClientVersion:
 
 @cache  # one entry for each version of a handful of requests
 def client_version_of(request: type, version: int) -> ClientVersion:
-    """The client version that a request of this version implies."""
     first = NEWEST_FROM.get(request)
     implemented = OLDEST if first is None or version < first else NEWEST
     introduced = INTRODUCED_ERRORS[request]

@@ -41,7 +41,6 @@ class NetworkDriver:
 
     @property
     def has_callbacks(self) -> bool:
-        """Whether a callback is due."""
         return bool(self._due or self.network.callbacks)
 
     @property

@@ -319,7 +319,6 @@ class _Running(Generic[ResultT]):
     result: ResultT = attrs.field(init=False)
 
     def step(self) -> Wait | Callback:
-        """The next step of the script."""
         problems = self.problems or self.interruptions
         return self.script.throw(problems.pop(0)) if problems else next(self.script)
 

@@ -207,7 +207,6 @@ class Sender:
         return failure
 
     def abort(self, transaction: AttemptedTransaction) -> Script[Failure | None]:
-        """Aborts the transaction."""
         failure = yield from _ended(self.calls.abort_transaction(inf))
         transaction.completed_at = self.process.world.now
         return failure
@@ -231,8 +230,6 @@ def can_go_on(failure: Failure | None) -> bool:
 
 @attrs.define(eq=False)
 class Receiver(RebalanceListener):
-    """A consumer of a process, and the listener of its group."""
-
     process: ClientProcess
     port: Port
     machine: ConsumerMachine
@@ -340,7 +337,6 @@ def polls_of(batches: list[ConsumedBatch]) -> tuple[Poll, ...]:
 
 
 def _judged(batch: ConsumedBatch) -> list[bytes]:
-    """What judges see of the records of a batch."""
     if batch.columns.keys is None:
         return batch.values
     return [
@@ -380,13 +376,11 @@ class Actor:
         return {where: reading.position or 0 for where, reading in self.readings.items()}
 
     def new_sender(self, settings: ProducerSettings) -> Sender:
-        """A new producer of the process."""
         machine = ProducerMachine(self.world.bootstrap, settings)
         port = self.process.port(machine, request_timeout_ms=settings.request_timeout_ms)
         return Sender(self.process, machine, ProducerCalls(machine, port), self.transactions)
 
     def new_receiver(self, settings: ConsumerSettings) -> Receiver:
-        """A new consumer of the process."""
         machine = ConsumerMachine(self.world.bootstrap, settings)
         port = self.process.port(machine, request_timeout_ms=settings.request_timeout_ms)
         return Receiver(self.process, port, machine, ConsumerCalls(machine, port))

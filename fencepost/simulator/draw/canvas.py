@@ -109,7 +109,6 @@ def label(x: float, y: float, text: str, *, kind: str = "halo", anchor: str = "s
 
 
 def line(x1: float, y1: float, x2: float, y2: float, *, kind: str) -> str:
-    """A straight line."""
     return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind)
 
 

@@ -190,7 +190,6 @@ class DrawnLog:
 
 
 def read_logs(events: Iterable[Event]) -> dict[TopicPartition, DrawnLog]:
-    """The logs by partition, sorted by name."""
     logs: dict[TopicPartition, DrawnLog] = {}
     for place, event in enumerate(events):
         match event:

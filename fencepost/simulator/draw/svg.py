@@ -142,7 +142,6 @@ def headings(scene: Scene) -> Iterator[str]:
 
 
 def lane_names(scene: Scene, *, y: float) -> Iterator[str]:
-    """The name of each lane, at its place."""
     for lane, x in scene.lanes.items():
         yield label(x, y, name_of(lane), kind="halo name", anchor="middle")
     for transactional_id, x in scene.coordinators.items():

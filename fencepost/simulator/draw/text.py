@@ -167,7 +167,6 @@ class _Table:
         )
 
     def head(self) -> str:
-        """The line of the lanes' names."""
         names = "".join(set_cell_size(escaped(lane), self.lane_width - 1) + " " for lane in self.columns)
         return f"{'ms':>{self.time_width}} {names}"
 

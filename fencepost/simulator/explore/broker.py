@@ -68,7 +68,6 @@ class ExploreConfig:
 
     @property
     def node_settings(self) -> NodeSettings:
-        """The settings of the broker."""
         return NodeSettings(
             port=1,
             transaction_version=TRANSACTION_VERSIONS[self.transaction_version],
@@ -163,7 +162,6 @@ class ExploredBroker:
         return [key for key in self.logs if key.topic == TOPIC]
 
     def batches(self, partition: TopicPartition) -> list[tuple[BatchHeader, bytes]]:
-        """The batches in the log of a partition."""
         return [(read_header(batch), batch) for batch in self.logs.get(partition, ())]
 
     # --- inputs

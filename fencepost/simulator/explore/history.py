@@ -229,7 +229,6 @@ class ExploredHistory:
             self._request(action.client, place, new.lines[place].generation, (message,))
 
     def _request(self, client: int, place: int, generation: int, messages: Iterable[int]) -> None:
-        """A client sends these requests."""
         connection = connection_of(client, place, generation, self.worlds.clients)
         for message in messages:
             question = self.steps.messages[message]
@@ -290,7 +289,6 @@ def history_of(
     broken: tuple[str, ...],
     watch: PathWatch,
 ) -> History:
-    """The history of a whole path from `root`."""
     told, here = ExploredHistory(worlds, root, watch), root
     for action, world in path:
         told.step(here, action, world)

@@ -37,8 +37,6 @@ class TransactionOutcome(Enum):
 
 
 class ScriptStage(Enum):
-    """The stage of a script."""
-
     STARTING = "starting"
     BETWEEN = "between transactions"
     SENDING = "sending"

@@ -37,8 +37,6 @@ Messages = dict[int, DrawnMessage]
 
 
 class FaultWords(NamedTuple):
-    """A fault in words."""
-
     when: str
     do: str
     until: str | None = None

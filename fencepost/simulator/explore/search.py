@@ -235,7 +235,6 @@ class StateSearch:
         return history_of(self.worlds, self.root, path, title=title, broken=broken, watch=watch)
 
     def wrong(self, world: World) -> ExploredAnomaly | None:
-        """The anomaly in this world, if there is one."""
         broker = world[BROKER]
         # What one client can observe depends on the broker and on itself, so pairs are judged, and most are
         # known.

@@ -107,7 +107,6 @@ def connection_of(client: int, place: int, generation: int, clients: int) -> int
 
 
 def whose(connection: int, clients: int) -> tuple[int, int, int]:
-    """The client, the place and the generation of a connection number."""
     rest, place = divmod(connection - 1, len(PLACES))
     generation, client = divmod(rest, clients)
     return client, place, generation
@@ -172,8 +171,6 @@ STRAY: Final = NOBODY.connection
 
 
 class TransitionKind(Enum):
-    """The kinds of steps."""
-
     REQUEST = "a request arrives"
     STRAY = "a request of a connection that was given up arrives"
     REPLY = "a reply arrives"

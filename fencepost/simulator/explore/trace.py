@@ -64,7 +64,6 @@ ORDINALS: Final = ("first", "second", "third", "fourth")
 
 
 def role_of(request: Request) -> str:
-    """The role of the broker that handles a request."""
     match request:
         case Produce():
             part = request.partitions[0]
@@ -138,7 +137,6 @@ class Trace:
 
 
 def path_in_words(worlds: Worlds, root: World, path: Iterable[tuple[Transition, World]]) -> tuple[str, ...]:
-    """The trace of a whole path from `root`."""
     trace, here = Trace(worlds), root
     for action, world in path:
         trace.step(here, action, world)
@@ -182,7 +180,6 @@ class ExploredCoverage:
         return counts
 
     def count(self, before: World, action: Transition, after: World) -> None:
-        """Count one step."""
         if action.kind is TransitionKind.STRAY:
             self._late[before[BROKER], action.message] += 1
         at = FIRST_CLIENT + 2 * action.client

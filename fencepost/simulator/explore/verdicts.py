@@ -34,8 +34,6 @@ class AnomalyKind(Enum):
 
 @attrs.frozen
 class ExploredAnomaly:
-    """An anomaly and its evidence."""
-
     violation: AnomalyKind
     because: str
 

@@ -227,7 +227,6 @@ class Mirror:
         )
 
     def broker_moved(self, broker: int, connection: int, message: int, move: Move) -> None:
-        """Take the image of a step of the broker."""
         image = self.steps.broker(self.brokers[broker], self.connection(connection), self.messages[message])
         _pair(self.brokers, move[0], image[0])
         for (where, posted), (image_where, other) in zip(move[1], image[1], strict=True):

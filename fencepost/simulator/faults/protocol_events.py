@@ -132,7 +132,6 @@ class ProtocolEvents:
         return listener
 
     def tell(self, event: ProtocolEvent) -> None:
-        """Reports an event to the listeners that wait for it."""
         waiting = self.listeners.get(event.kind)
         if waiting is None:
             return

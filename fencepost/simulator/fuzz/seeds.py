@@ -50,7 +50,6 @@ class Tried:
 
 
 def try_one(seed: int, planner: Planner) -> Tried:
-    """Run one seed."""
     result = try_seed(seed, planner)
     return Tried(
         seed=seed,

@@ -217,7 +217,6 @@ def _record_spec(spec: RunSpec, choices: Sequence[int], observer: RunObserver) -
 
 
 def spec_of(plan: FuzzPlan) -> RunSpec:
-    """The run of a plan."""
     compaction, roles = plan.compaction, tuple(_roles_of(plan))
     world = plan.world(
         # Kafka's three seconds are for members that start slowly; here they would be idle time.

@@ -185,7 +185,6 @@ class Coverage:
         ]
 
     def rows(self, transaction_version: int) -> list[Row]:
-        """The tables of a transaction version, cell by cell."""
         with_faults = sorted(self.with_faults.items(), key=lambda each: each[0][1])
         return [
             Row(

@@ -45,7 +45,6 @@ class ClusterDisks:
         raise MissingFile(f"{self.location} have no file {path!r}")
 
     def _of(self, path: str) -> Iterator[SimulatedStorage]:
-        """The disk of a partition, if it has one."""
         directory = path.partition("/")[0]
         return (disk for partition, disk in self.journals.disks.items() if str(partition) == directory)
 

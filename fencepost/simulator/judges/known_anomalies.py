@@ -370,7 +370,6 @@ KNOWN: Final = (
 def known_kafka(
     anomaly: Anomaly, partitions: Mapping[TopicPartition, PartitionRecord]
 ) -> KnownBehaviour | None:
-    """The entry that explains an anomaly, if there is one."""
     # Transactions are what the rules are about: nothing excuses a breach of theirs.
     if not anomaly.operations or any(operation.transactional for operation in anomaly.operations):
         return None

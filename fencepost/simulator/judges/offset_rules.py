@@ -65,7 +65,6 @@ class OffsetsRecord:
                 self.model.apply(*batch)
 
     def has(self, key: OffsetKey, offset: int, *, before: int) -> bool:
-        """Whether a batch before log offset `before` commits this offset."""
         return any(
             written == key and record is not None and record.offset == offset
             for batch in reversed(self.batches)

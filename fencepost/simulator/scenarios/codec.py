@@ -189,7 +189,6 @@ class Table:
         return self.inside[key][0]
 
     def each(self, key: str, name: str = "") -> list[Table]:
-        """Every table of a list of tables."""
         self.known[key] = None
         found, name = self.values.get(key, []), name or f"[[{inside(self.name, key)}]]"
         if not isinstance(found, list):
@@ -383,7 +382,6 @@ _PLAIN: Final[dict[Any, Codec]] = {
 
 
 def _codec(kind: Any, marks: tuple[object, ...] = ()) -> Codec:
-    """The codec of an annotation."""
     if get_origin(kind) is Annotated:
         inner, *more = get_args(kind)
         # The marks of an inner type come first, so that those of an outer one override them.

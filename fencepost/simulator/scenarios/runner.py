@@ -68,8 +68,6 @@ def run_case(case: Case) -> RunResult:
 
 @attrs.frozen(kw_only=True)
 class RecordedRun:
-    """A run with its history, and what each of its choices decided."""
-
     run: Run
     result: RunResult
     history: History
@@ -148,7 +146,6 @@ def _in_words(expect: ScenarioExpectation) -> Iterator[str]:
 
 
 def spec_of(case: Case) -> RunSpec:
-    """The run of a case."""
     cluster, parts = case.cluster, case.scenario.parts
     timeouts = [part.transaction_timeout_ms for part in parts if isinstance(part, ProducerPart)]
     return RunSpec(

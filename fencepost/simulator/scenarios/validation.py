@@ -173,7 +173,6 @@ class _Names:
         self.check(name, possible)
 
     def check_blanks(self, phrase: Point | Action) -> None:
-        """Check every name in a phrase, by the blank in which it stands."""
         for field, blank in phrase.kind.value.blanks.items():
             name = getattr(phrase, field)
             if isinstance(name, str) and name:

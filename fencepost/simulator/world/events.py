@@ -136,8 +136,6 @@ class ActDone:
 
 @value
 class FetchReplied:
-    """A node replies to a Fetch with what it read."""
-
     node: SimulatedNode
     reply: FetchReply
 
@@ -218,8 +216,6 @@ class OffsetsAcknowledged:
 
 @value
 class PartitionsAdded:
-    """A group added partitions to what its member reads."""
-
     process: ClientProcess
     member: GroupMember
     partitions: tuple[TopicPartition, ...]

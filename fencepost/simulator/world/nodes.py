@@ -79,7 +79,6 @@ class CountedDeath:
     strike: Callable[[], object]
 
     def counts(self, act: object) -> bool:
-        """Whether this act counts."""
         counted = type(act) is Append and self.place is not DeathPlace.IN_A_CLEANING
         return self.left > 0 and (self.place is DeathPlace.ANYWHERE or counted)
 

@@ -235,7 +235,6 @@ class ClientProcess(Participant):
 
     @property
     def now_ms(self) -> int:
-        """The time of its clock."""
         return self.clock.ms(self.world.now)
 
     def port(self, machine: RequestMachine, *, request_timeout_ms: int) -> Port:

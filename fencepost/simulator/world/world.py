@@ -183,7 +183,6 @@ class World:
         return ",".join(f"node:{node.settings.node_id}" for node in self.nodes)
 
     def start(self) -> None:
-        """Every node starts."""
         for node in self.nodes:
             node.start()
 
