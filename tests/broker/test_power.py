@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.simulated import SimulatedStorage
-from tests.broker.disks import SYNCING, keeps_nothing, simulated
+from tests.broker.disks import SYNCING
 from tests.broker.requests import (
     COMMIT,
     ORDERS,
@@ -80,26 +80,3 @@ def test_no_committed_transaction_is_lost_with_the_power(policy: SyncPolicy) -> 
     assert len(lengths) > 5, "the lights went out at too few places"
     assert unheard, "no transaction was decided without its client having heard of it"
     assert torn, "no log was ever torn"
-
-
-def test_without_syncs_the_power_takes_what_was_acknowledged() -> None:
-    """The planted fault beside the test above: its storage does forget."""
-    storage = SimulatedStorage(keeps_nothing)
-    story = Story(policy=SyncPolicy.NONE, storage=storage)
-    me = story.identity()
-    story.produce(me, "a")
-    story.ended(me, COMMIT)
-    storage.lose_power()
-    story.start()
-    story.settle()
-    assert story.host.node.cluster.topics == {}
-
-
-def test_without_syncs_a_kill_of_the_process_takes_nothing() -> None:
-    unheard = 0
-    for seed in range(100):
-        story = simulated(SyncPolicy.NONE)
-        committed = acknowledged(story, random.Random(seed))
-        story.kill()
-        unheard += check_nothing_lost(story, committed)
-    assert unheard, "no transaction was decided without its client having heard of it"

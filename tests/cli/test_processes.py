@@ -64,16 +64,6 @@ def test_a_broker_that_may_open_too_few_files_does_not_start(tmp_path: Path) -> 
     assert not (tmp_path / "data").exists()
 
 
-def test_a_second_broker_on_a_directory_or_a_port_is_told_so(tmp_path: Path) -> None:
-    with broker(tmp_path) as (_, address):
-        same_directory = fencepost("serve", str(tmp_path), "--port", "0")
-        same_port = fencepost("serve", "--memory", "--port", address.rpartition(":")[2])
-    for done, words in ((same_directory, "is in use"), (same_port, "choose another port (0 is a free one)")):
-        assert done.returncode == 1
-        assert words in done.stderr
-        assert "Traceback" not in done.stderr
-
-
 def test_lines_go_in_and_come_out(tmp_path: Path) -> None:
     lines = "apple\t3\npear\t1\nno key at all\n"
     with broker(tmp_path) as (_, address):

@@ -7,11 +7,7 @@ docs/fidelity.md.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
-
-import pytest
-
-from tests.oracle.report import areas_of, play_in_memory
+from typing import Final
 
 HERE: Final = Path(__file__).parent
 V2_CLIENT_V2: Final = HERE / "broker-v2-verified-client-v2.jsonl"
@@ -35,18 +31,3 @@ OTHER_CLUSTERS: Final = tuple(
     )
 )
 """Random conversations of old clients with new clusters, and of new clients with old ones."""
-
-
-def areas_to_check(path: Path) -> list[Any]:
-    """The areas of a recording, as parameters. In one of them, tens of thousands of requests use up the
-    epochs, so it is thorough; `make test` has it for the newest cluster and client.
-    """
-    marks = {"init_producer_id": [pytest.mark.thorough]}
-    return [pytest.param(area, marks=marks.get(area, [])) for area in areas_of(path)]
-
-
-def check_area(path: Path, area: str) -> None:
-    """Every answer of the area is Kafka's."""
-    played = play_in_memory(path, area)
-    assert played.asked, f"{path.name} has no answers in {area}"
-    assert not played.differences, "\n".join(difference.text for difference in played.differences)

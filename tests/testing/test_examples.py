@@ -1,10 +1,12 @@
-"""The examples: a sweep finds the bug of the order service that has one, and passes the other."""
+"""The examples: a sweep finds the bug of the service that has one, and passes the other."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600.0  # a bound on a hang
@@ -24,32 +26,25 @@ def swept(name: str, output: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
-def assert_passes(name: str, output: Path) -> None:
-    done = swept(name, output)
+SERVICES = ["test_order_service", pytest.param("test_confluent_order_service", marks=pytest.mark.thorough)]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_right_service_passes(tmp_path: Path, service: str) -> None:
+    done = swept(service, tmp_path)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
     assert "broker killed" in done.stdout
-    assert list(output.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
-def assert_finds_duplicate(name: str, output: Path) -> None:
-    done = swept(name, output)
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_bug_is_found(tmp_path: Path, service: str) -> None:
+    done = swept(f"{service}_with_bug", tmp_path)
     assert done.returncode == 1, done.stdout
     assert "invoices does not have each of orders exactly once" in done.stdout
     assert "duplicated" in done.stdout
     assert "never struck" not in done.stdout
-    [saved] = output.iterdir()
-    assert sorted(path.name for path in saved.iterdir()) == [
-        "drawing.svg",
-        "page.html",
-        "sweep.txt",
-        "table.txt",
-    ]
-
-
-def test_a_right_service_passes(tmp_path: Path) -> None:
-    assert_passes("test_order_service", tmp_path)
-
-
-def test_a_bug_is_found(tmp_path: Path) -> None:
-    assert_finds_duplicate("test_order_service_with_bug", tmp_path)
+    [saved] = tmp_path.iterdir()
+    names = ["drawing.svg", "page.html", "sweep.txt", "table.txt"]
+    assert sorted(path.name for path in saved.iterdir()) == names
