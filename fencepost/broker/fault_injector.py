@@ -42,7 +42,7 @@ from fencepost.broker.faults import (
     Waiting,
     append_points,
     every_error,
-    failing_partition,
+    partition_named,
     partitions_of,
     playable,
 )
@@ -543,7 +543,7 @@ class BrokerFaultInjector:
 
     def _break_disk(self, planned: PlannedFault, do: Action) -> bool:
         """It strikes with the first operation that fails."""
-        key = (do.kind, failing_partition(planned))
+        key = (do.kind, partition_named(do.who))
         if key not in self.broken:
             self.broken[key] = planned
             self._lasts(planned, partial(self.broken.pop, key), survives=True)

@@ -477,8 +477,3 @@ class FaultPlan:
 
 def _counted(times: int) -> str:
     return "once" if times == 1 else f"{times} times"
-
-
-def failing_partition(planned: PlannedFault) -> TopicPartition:
-    """The partition whose disk this fault breaks."""
-    return partition_named(planned.line.do.who)

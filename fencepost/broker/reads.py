@@ -28,6 +28,7 @@ from fencepost.broker.contract import (
 from fencepost.broker.memory import FETCH_OWN_BYTES, MemoryPool, fetch_share
 from fencepost.broker.partitions import fetch
 from fencepost.broker.partitions.time_lookups import RoundIsOver, TimeLookups
+from fencepost.protocol import messages as m
 from fencepost.protocol.batch_work import ROUND_WORK_MAX
 from fencepost.protocol.wire_protocol import FetchEncoding
 
@@ -134,8 +135,9 @@ class Reads:
 
     def epoch_ends(self, act: ReplyEpochEnds, now: int) -> None:
         """Look up where leader epochs end."""
-        body = fetch.complete_epochs(act, self.host.led_journal, self.host.disk_failed)
-        self.host.answer(Reply(act.to, body=body), now)
+        host = self.host
+        ends = tuple(fetch.epoch_end(plan, host.led_journal, host.disk_failed) for plan in act.plans)
+        host.answer(Reply(act.to, body=m.OffsetForLeaderEpochReply(partitions=ends)), now)
 
 
 def _again(act: ReplyFetched) -> Received:

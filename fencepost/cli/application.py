@@ -51,11 +51,6 @@ command) save typing; `fencepost help cli` describes them.
 """
 
 
-def _shown_examples(examples: Sequence[str]) -> str:
-    """The examples as Markdown, a line for each."""
-    return "Examples:\n\n" + "  \n".join(f"`{example}`" for example in examples)
-
-
 def _is_utf_8(text: str) -> bool:
     """Whether the bytes of an argument are UTF-8. Python keeps each byte that is not as half of a surrogate
     pair.
@@ -124,7 +119,7 @@ def application(profile: str | None = None) -> App:
             groups[name] = App(name=name, help=command.help)
             root.command(groups[name])
             continue
-        examples = _shown_examples(command.examples)
+        examples = "Examples:\n\n" + "  \n".join(f"`{example}`" for example in command.examples)
         groups[group].command(command.place, name=name, help=command.help, help_epilogue=examples)
         if command.alias:
             groups[group].command(command.place, name=command.alias, show=False)

@@ -101,7 +101,8 @@ def print_table(titles: Titles, rows: Rows) -> None:
     are_numbers = [{type(cell) for cell in column} - {NoneType} in NUMBERS for column in columns]
     table, width = _Drawn([[title] for title in titles], cells, are_numbers), terminal_width()
     if width is not None and table.width > width:
-        table = _Drawn([_words_of(title) for title in titles], cells, are_numbers)
+        words = [[word.rstrip() for word in TITLE_WORD.findall(title)] for title in titles]
+        table = _Drawn(words, cells, are_numbers)
     if width is None or table.width <= width or not titles:
         print("\n".join(table.lines()))
     else:
@@ -119,10 +120,6 @@ def _block(titles: Titles, row: Sequence[str]) -> list[str]:
         f"{styled(f'{title}:', BOLD)}{' ' * (width - _columns(title))}{text}"
         for title, text in zip(titles, row, strict=True)
     ]
-
-
-def _words_of(title: str) -> list[str]:
-    return [word.rstrip() for word in TITLE_WORD.findall(title)]
 
 
 def _columns(text: str) -> int:

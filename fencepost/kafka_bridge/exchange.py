@@ -38,9 +38,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import attrs
 
 from fencepost.kafka_bridge.fetch_session import FetchSession
-from fencepost.kafka_bridge.raw_login import RawLogin
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import Request
+from fencepost.protocol.scram import PLAIN, SCRAM_SHA_256
 from fencepost.protocol.values import value
 from fencepost.protocol.wire_protocol import NodeTopics, Operations
 
@@ -71,6 +71,22 @@ class Exchange:
     requests: tuple[Request, ...]
     respond: Respond
     follow_up: Callable[[Sequence[Answer]], tuple[Request, ...]] = lambda _: ()
+
+
+# In a login after SaslHandshake version 0, the messages of the mechanism are frames without headers. So a
+# frame is a token only while one is due. A failed login gets no answer, and the connection is closed
+# (SaslServerAuthenticator).
+TOKENS: Final[Mapping[str, int]] = {PLAIN: 1, SCRAM_SHA_256: 2}  # SCRAM: client-first, client-final
+
+
+@attrs.define
+class RawLogin:
+    """How many tokens the client has yet to send on this connection."""
+
+    due: int = 0
+
+    def begin(self, mechanism: str) -> None:
+        self.due = TOKENS.get(mechanism, 0)  # the handshake refuses any other
 
 
 @attrs.frozen

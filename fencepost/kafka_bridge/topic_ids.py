@@ -8,7 +8,7 @@ Rule: an id that no topic has gets UNKNOWN_TOPIC_ID, and the rest of the request
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -93,11 +93,7 @@ class ById:
 
         def respond(answers: Sequence[Answer]) -> Values:
             values = exchange.respond(answers)
-            known = [_with_id(topic, ids[topic[self.name]]) for topic in values[self.answers]]
+            known = [{**topic, "topic_id": ids[topic[self.name]]} for topic in values[self.answers]]
             return {**values, self.answers: [*known, *refused]}
 
         return attrs.evolve(exchange, respond=respond)
-
-
-def _with_id(topic: Mapping[str, Any], topic_id: UUID) -> Values:
-    return {**topic, "topic_id": topic_id}

@@ -283,14 +283,14 @@ def _messages(messages: Mapping[int, DrawnMessage], owners: _Owners, details: De
             transactions = list(dict.fromkeys([*named, *owners.of_ids(seen.producer_ids)]))
         else:
             transactions = _in_label(event, owners)
-        words = event.label.split(" ")
-        error = _error_in(words[1:]) if event.answers is not None else None
+        api, *words = event.label.split(" ")
+        told = (word for word in words if word in _ERRORS and event.answers is not None)
         found[number] = {
             "number": number,
             "source": event.source,
             "target": event.target,
             "label": event.label,
-            "api": words[0],
+            "api": api,
             "sent": message.sent,
             "arrived": message.arrived,
             "lost": message.lost,
@@ -300,7 +300,7 @@ def _messages(messages: Mapping[int, DrawnMessage], owners: _Owners, details: De
             "overtaken_by": list(message.overtaken_by),
             "repeats": message.repeats,
             "struck": message.is_struck,
-            "error": error if seen is None else seen.error,
+            "error": next(told, None) if seen is None else seen.error,
             "transactions": transactions,
         }
     return list(found.values())
@@ -313,11 +313,6 @@ def _in_label(event: Sent, owners: _Owners) -> list[str]:
         return [words[0]]
     ids = [int(match[1]) for word in words if (match := _PRODUCER.fullmatch(word))]
     return owners.of_ids(ids) or owners.of_lane(event.source)
-
-
-def _error_in(words: Iterable[str]) -> str | None:
-    """The first error that a reply names."""
-    return next((word for word in words if word in _ERRORS), None)
 
 
 _ERRORS: Final = frozenset(error.name for error in ErrorCode) - {ErrorCode.NONE.name}

@@ -125,7 +125,7 @@ class Live:
             self.run.begin_life(base)
         elif reply.missed:
             self.run.miss(reply.missed, base)
-        self.run.grow([_observed(step.event, step.changes) for step in reply.steps])
+        self.run.grow([Observed(*unpack(step.event), unpack_changes(step.changes)) for step in reply.steps])
         self._passed = reply.first + len(reply.steps)
         self._say(Stage.FOLLOWING, f"following {self.address}", is_news=bool(reply.steps))
 
@@ -152,10 +152,6 @@ class Live:
         if is_news or before != self.status:
             self._news.set()
             self._news = trio.Event()
-
-
-def _observed(event: bytes, changes: bytes) -> Observed:
-    return Observed(*unpack(event), unpack_changes(changes))
 
 
 def _facts(status: BrokerStatusReply) -> RunFacts:

@@ -41,7 +41,10 @@ _GRAMMARS: Final[dict[str, Grammar[Any]]] = {
 def vocabulary() -> dict[str, Any]:
     return {
         "tables": {header: list(_keys(kind)) for header, kind in _TABLES.items()},
-        "phrases": {name: _phrases(grammar) for name, grammar in _GRAMMARS.items()},
+        "phrases": {
+            name: [{"shown": kind.value.shown, "help": kind.value.help} for kind in grammar.phrases]
+            for name, grammar in _GRAMMARS.items()
+        },
         "blanks": {
             name: {"help": blank.help, "words": list(blank.words)}
             for grammar in _GRAMMARS.values()
@@ -64,7 +67,3 @@ def _keys(kind: type) -> Iterator[dict[str, Any]]:
             }
     if kind is ScenarioExpectation:
         yield {"key": "also_with", "kind": "a list of variants", "required": False, "values": []}
-
-
-def _phrases(grammar: Grammar[Any]) -> list[dict[str, str]]:
-    return [{"shown": kind.value.shown, "help": kind.value.help} for kind in grammar.phrases]

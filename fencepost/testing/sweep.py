@@ -300,11 +300,9 @@ class Lesson:
         only, clients = self.settings.only, self.settings.clients
         if point.kind is PointKind.DECIDES:
             return not only or point.what in only
-        is_wanted = point.what in only if only else self._is_swept_unasked(point.what, number)
+        is_usual = point.what not in LOOKING and (number == 1 or point.what not in FIRST_ONLY)
+        is_wanted = point.what in only if only else is_usual
         return is_wanted and point.who not in UNSEEN and (not clients or point.who in clients)
-
-    def _is_swept_unasked(self, what: str, number: int) -> bool:
-        return what not in LOOKING and (number == 1 or what not in FIRST_ONLY)
 
     def missing(self) -> str:
         """Why a sweep would test less than it was asked for, or take too long; "" if it would not."""

@@ -50,10 +50,6 @@ def _readers(given: AssignmentInput) -> dict[bytes, list[str]]:
     return readers
 
 
-def _exists(given: AssignmentInput, part: TopicIdPartition) -> bool:
-    return part.partition < given.counts.get(part.topic_id, 0)
-
-
 # --- uniform ---------------------------------------------------------------------------------------------
 
 
@@ -92,7 +88,7 @@ def _uniform_mixed(given: AssignmentInput) -> dict[str, Partitions]:
         member: {
             part
             for part in given.targets[member]
-            if part.topic_id in given.topics[member] and _exists(given, part)
+            if part.topic_id in given.topics[member] and part.partition < given.counts.get(part.topic_id, 0)
         }
         for member in sorted(given.topics)
     }

@@ -443,14 +443,7 @@ def _listed(
     )
 
 
-def complete_epochs(reply: ReplyEpochEnds, journal: OpenJournal, tell: Tell) -> m.OffsetForLeaderEpochReply:
-    """Look up where each plan's leader epoch ends."""
-    return m.OffsetForLeaderEpochReply(
-        partitions=tuple(_epoch_end(plan, journal, tell) for plan in reply.plans)
-    )
-
-
-def _epoch_end(plan: EpochPlan, journal: OpenJournal, tell: Tell) -> m.EpochEndOffset:
+def epoch_end(plan: EpochPlan, journal: OpenJournal, tell: Tell) -> m.EpochEndOffset:
     error, leader_epoch, end_offset = plan.error, plan.leader_epoch, plan.end_offset
     if plan.is_lookup:
         try:

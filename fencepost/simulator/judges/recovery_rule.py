@@ -183,11 +183,7 @@ def _accounted_for(found: list[BatchHeader], record: PartitionRecord, *, log_sta
 def _stands_for(header: BatchHeader, first: BatchHeader, last: BatchHeader) -> bool:
     if header.is_covering:
         return (header.base_offset, header.next_offset) == (first.base_offset, last.next_offset)
-    return _is_thinned(header, last)
-
-
-def _is_thinned(header: BatchHeader, whole: BatchHeader) -> bool:
-    return header.record_count <= whole.record_count and _unchanged(header) == _unchanged(whole)
+    return header.record_count <= last.record_count and _unchanged(header) == _unchanged(last)
 
 
 def _unchanged(header: BatchHeader) -> tuple[Any, ...]:
