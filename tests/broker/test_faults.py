@@ -192,23 +192,6 @@ def test_a_delayed_request_of_a_replaced_producer_arrives_too_late() -> None:
         assert stored(broker) == [b"a"]
 
 
-def test_a_delayed_batch_for_a_deleted_topic_does_not_enter_the_next_topic_of_its_name() -> None:
-    """Its retry was acknowledged by the deleted topic. Its producer then goes on with the new one."""
-    points: list[Point] = []
-    with served("when app sends Produce do delay") as broker, producer(broker) as app:
-        broker.faults.watch(points.append)
-        app.send("t", b"old").result(PATIENCE_S * 1000)
-        with fencepost.Admin(broker.address) as admin:
-            admin.delete_topic("t")
-        create_topic(broker, "t", 1)
-        only(broker).end()
-        write(broker, b"new", client_id="other")
-        app.send("t", b"next").result(PATIENCE_S * 1000)
-        received = Point(kind=PointKind.RECEIVES, who="broker", what="Produce", whom="app")
-        assert points.count(received) == 4, "the retry, the late one, and the next to both topics"
-        assert stored(broker) == [b"new", b"next"]
-
-
 def test_an_error_is_answered_and_the_request_is_not_carried_out() -> None:
     with served("when app sends EndTxn do answer PRODUCER_FENCED") as broker:
         with producer(broker, "pay") as app:

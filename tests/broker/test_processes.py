@@ -282,13 +282,6 @@ async def test_two_brokers_in_one_process_know_nothing_of_each_other() -> None:
         assert (await _topics(one), await _topics(two)) == (["mine"], [])
 
 
-async def test_a_broker_on_a_directory_finds_again_what_it_wrote(tmp_path: Path) -> None:
-    with Broker(str(tmp_path), sync="commit") as broker:
-        await _make(broker, "kept")
-    with Broker(str(tmp_path)) as broker:
-        assert await _topics(broker) == ["kept"]
-
-
 async def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     with Broker(str(tmp_path)) as broker:
         for port in (0, broker.port):

@@ -21,14 +21,12 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import FRAME_SIZE_MAX, encode_request
 from tests.broker.requests import (
-    COMMIT,
     NOBODY,
     ORDERS,
     OTHERS,
     UNCOMMITTED,
     batch,
     body_of,
-    end_request,
     fetch_request,
     fetched,
     produce_batches,
@@ -157,14 +155,6 @@ async def test_a_reader_waits_for_data_and_another_client_brings_it(served: Serv
     (number,) = await reader.send(fetch_request(ORDERS, max_wait_ms=60_000))
     await writer.ask(plain("news"))
     assert visible_values(fetched(await reader.answer(number))) == ["news"]
-
-
-async def test_a_reader_waits_no_longer_than_it_said(served: Served) -> None:
-    _, wires = served
-    wire = await wires.open()
-    await wire.prepare()
-    reply = await wire.ask(fetch_request(ORDERS, max_wait_ms=30))
-    assert bytes(fetched(reply).records) == b""
 
 
 async def _filled(wires: Wires, mebibytes: int) -> Wire:
@@ -297,50 +287,3 @@ async def test_a_late_sync_of_a_deleted_topic_says_nothing_of_the_next_one() -> 
         assert not server.host.directory.has(ORDERS)  # nothing was made anew for the sync
         assert produced(await two.ask(plain("new")))[ORDERS].base_offset == 0
         assert server.host.troubles == []
-
-
-# --- faults that are asked for -----------------------------------------------------------------------------
-
-
-async def test_a_lost_reply_takes_its_connection_along_and_the_request_has_happened() -> None:
-    async with serving(BrokerSettings(faults=("when node 1 sends Produce reply do drop every 3 times",))) as (
-        server,
-        wires,
-    ):
-        wire = await wires.open()
-        await wire.prepare()
-        for _ in range(2):
-            await wire.ask(plain("a"))
-        (number,) = await wire.send(plain("lost"))
-        with pytest.raises(EOFError):
-            await wire.answer(number)
-        again = await wires.open()
-        values = visible_values(fetched(await again.ask(fetch_request(ORDERS))))
-        assert values == ["a", "a", "lost"]
-        assert [fault.struck for fault in server.faults.describe()] == [1]
-
-
-async def test_a_broker_holds_at_the_decision_it_was_told() -> None:
-    async with serving(
-        BrokerSettings(faults=("when coordinator of pay appends PREPARE_COMMIT #2 do pause node 1",))
-    ) as (server, wires):
-        wire = await wires.open()
-        await wire.prepare()
-        me = await wire.identity()
-        for word in ("a", "b"):
-            reply = await wire.ask_until_done(produce_request(me, {ORDERS: word}))
-            while produced(reply)[ORDERS].error is ErrorCode.CONCURRENT_TRANSACTIONS:
-                reply = await wire.ask(produce_request(me, {ORDERS: word}))
-            (number,) = await wire.send(end_request(me, COMMIT))
-            if word == "a":
-                await wire.answer(number)
-                me = me._replace(producer_epoch=me.producer_epoch + 1)
-        await _until(lambda: server.fault_site.is_held)
-        assert [fault.struck for fault in server.faults.describe()] == [1]
-        other = await wires.open()
-        await other.send(m.Metadata(topics=None))
-        # A server that is not held answers in the turn in which a request arrives; this one keeps it.
-        await _until(lambda: server.host.requests_waiting == 1)
-        assert server.host.answers == []
-        server.turn()
-        assert server.host.requests_waiting == 1

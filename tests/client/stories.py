@@ -122,8 +122,8 @@ class Clients:
     def consumer(self, **settings: Any) -> AsyncConsumer:
         return self._made(AsyncConsumer, Consumer, settings)
 
-    def admin(self) -> AsyncAdmin:
-        return self._made(AsyncAdmin, Admin, {})
+    def admin(self, **settings: Any) -> AsyncAdmin:
+        return self._made(AsyncAdmin, Admin, settings)
 
     async def stored(
         self, isolation_level: str = "read_committed", decoding: Mapping[str, Deserializer] = NO_DECODING
@@ -780,3 +780,22 @@ async def an_administrator_ends_a_transaction_that_nobody_ends(clients: Clients)
         with pytest.raises(ClientError):
             await producer.commit_transaction()
     assert await clients.stored() == []
+
+
+@story
+async def an_administrator_controls_faults(clients: Clients) -> None:
+    lost = "when shop sends CreateTopics do drop"
+    async with clients.admin() as admin, clients.admin(client_id="shop") as shop:
+        fault_id = await admin.add_fault(lost)
+        await shop.create_topic("orders")
+        (listed,) = await admin.list_faults()
+        assert (listed.fault_id, listed.fault, listed.struck, listed.missing) == (fault_id, lost, 1, "")
+        await admin.end_fault(fault_id)
+        await admin.remove_fault(fault_id)
+        assert await admin.list_faults() == []
+        for call in (admin.end_fault, admin.remove_fault):
+            with pytest.raises(RequestFailed, match="there is no fault 1"):
+                await call(fault_id)
+        with pytest.raises(RequestFailed, match='did you mean "EndTxn"') as found:
+            await admin.add_fault("when shop sends EndTx do drop")
+        assert found.value.error is ErrorCode.INVALID_REQUEST
