@@ -775,8 +775,13 @@ async def an_administrator_ends_a_transaction_that_nobody_ends(clients: Clients)
         await (await producer.send("t", b"stuck", partition=0))
         (listed,) = await admin.list_transactions([TransactionState.ONGOING])
         assert listed.transactional_id == "pay"
+        (writer,) = await admin.describe_producers(HERE, listed.coordinator_id)
+        assert writer.producer_id == listed.producer_id
         await admin.force_terminate_transaction("pay")
+        (ended,) = await admin.list_transactions(transactional_id_pattern="p.*")
+        assert ended.state is not TransactionState.ONGOING
         assert (await admin.describe_transaction("pay")).state is not TransactionState.ONGOING
+        assert await admin.transaction_version() == 2
         with pytest.raises(ClientError):
             await producer.commit_transaction()
     assert await clients.stored() == []

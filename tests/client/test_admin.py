@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import anyio
 import pytest
 
 from fencepost.broker.embedded import Broker
 from fencepost.client.admin import MemberDescription
 from fencepost.client.errors import RequestFailed
-from fencepost.client.shells.aio import AsyncAdmin
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.terms import HIGH_WATERMARK, GroupState, TopicPartition, TransactionState
+from fencepost.protocol.terms import HIGH_WATERMARK, GroupState, TopicPartition
 from tests.broker.story import FEW_LOGS
 from tests.client.members import assignment, become_member, leave, subscription
 
@@ -162,26 +160,3 @@ def test_an_assignment_that_is_not_a_consumer_s_says_nothing(
     become_member(broker.address, "readers", assigned, "t", kind=kind)
     (member,) = admin.describe_consumer_group("readers").members
     assert member.partitions == ()
-
-
-@pytest.mark.parametrize("backend", ["trio", "asyncio"])
-def test_the_same_with_await(broker: Broker, backend: str) -> None:
-    async def story() -> None:
-        async with AsyncAdmin(broker.address) as admin:
-            await admin.create_topic("t", 2, {"max.message.bytes": "100"})
-            assert await admin.transaction_version() == 2
-            assert await admin.delete_records({HERE: HIGH_WATERMARK}) == {HERE: 0}
-            commit(broker.address, "billing", {HERE: 3, THERE: 4})
-            (listed,) = await admin.list_consumer_groups([GroupState.EMPTY])
-            assert listed.group_id == "billing"
-            assert (await admin.describe_consumer_group("billing")).state is GroupState.EMPTY
-            await admin.delete_consumer_group_offsets("billing", [THERE])
-            assert await admin.list_consumer_group_offsets("billing", require_stable=True) == {HERE: 3}
-            await admin.delete_consumer_group("billing")
-            assert await admin.list_consumer_groups() == []
-            await admin.force_terminate_transaction("pay")
-            (known,) = await admin.list_transactions(transactional_id_pattern="p.*")
-            assert known.state is TransactionState.EMPTY
-            assert await admin.describe_producers(HERE, known.coordinator_id) == []
-
-    anyio.run(story, backend=backend)

@@ -295,30 +295,6 @@ def test_a_fault_that_struck_is_drawn(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*⚡*drop*", "*LOST*Produce NONE @0*", "*Produce NONE @0 AGAIN*"])
 
 
-def test_async_tests_use_the_same_fixtures(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import pytest
-        import fencepost
-
-        async def sell(broker, topic):
-            async with fencepost.AsyncProducer(broker.address) as producer:
-                await (await producer.send(topic, b"apple"))
-            fencepost.assert_committed(topic, [b"apple"], broker=broker)
-
-        @pytest.mark.trio
-        async def test_on_trio(fencepost_broker, fencepost_topic):
-            await sell(fencepost_broker, fencepost_topic)
-
-        @pytest.mark.anyio
-        @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-        async def test_on_asyncio(fencepost_broker, fencepost_topic, anyio_backend):
-            await sell(fencepost_broker, fencepost_topic)
-        """
-    )
-    pytester.runpytest().assert_outcomes(passed=2)
-
-
 def test_the_fixtures_are_listed_with_their_help(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("--fixtures")
     result.stdout.fnmatch_lines(["fencepost_broker *", "*A fresh broker in memory*"])
