@@ -7,10 +7,10 @@ import attrs
 from fencepost.broker.contract import Reply
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.primitives import INT16, INT32, put_string
 from fencepost.protocol.terms import NO_OFFSET, GroupState, TopicPartition
 from tests.broker.group_story import GROUP, GroupStory, join_request, protocols, sync_request
 from tests.broker.requests import COMMIT, ORDERS, OTHERS, body_of, plain_offset_request
+from tests.client.members import subscription
 
 
 def listed(story: GroupStory, *states: GroupState) -> list[tuple[str, str, GroupState]]:
@@ -31,14 +31,6 @@ def delete_offsets(story: GroupStory, *keys: TopicPartition) -> Reply:
 def commit(story: GroupStory, group: str = GROUP, offset: int = 5) -> ErrorCode:
     reply = story.ask(plain_offset_request(group, {ORDERS: offset}))
     return body_of(reply, m.OffsetCommitReply).partitions[0].error
-
-
-def subscription(*topics: str) -> bytes:
-    """ConsumerProtocolSubscription version 0: topics, and no user data."""
-    said = bytearray(INT16.pack(0)) + INT32.pack(len(topics))
-    for topic in topics:
-        put_string(said, topic)
-    return bytes(said + INT32.pack(-1))
 
 
 def joined_alone(story: GroupStory, said: bytes, kind: str = "consumer") -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 import trio
 
+from fencepost.protocol.consumer_protocol import MemberSubscription, encode_assignment, encode_subscription
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     FindCoordinator,
@@ -18,30 +19,20 @@ from fencepost.protocol.messages import (
     MemberAssignment,
     SyncGroup,
 )
-from fencepost.protocol.primitives import INT16, INT32, put_string
-from fencepost.protocol.terms import CoordinatorType
+from fencepost.protocol.terms import CoordinatorType, TopicPartition
 from tests.broker.wire import Wire, connecting
 
 Story = Callable[[Wire], Awaitable[str]]
 
 SESSION_MS: Final = 60_000  # longer than any test
-_NO_USER_DATA: Final = INT32.pack(-1)
 
 
 def subscription(*topics: str) -> bytes:
-    """ConsumerProtocolSubscription, version 0."""
-    out = bytearray(INT16.pack(0) + INT32.pack(len(topics)))
-    for topic in topics:
-        put_string(out, topic)
-    return bytes(out) + _NO_USER_DATA
+    return encode_subscription(MemberSubscription(topics=topics))
 
 
 def assignment(topic: str, partitions: Sequence[int]) -> bytes:
-    """ConsumerProtocolAssignment, version 0, of one topic."""
-    out = bytearray(INT16.pack(0) + INT32.pack(1))
-    put_string(out, topic)
-    out += INT32.pack(len(partitions)) + b"".join(map(INT32.pack, partitions))
-    return bytes(out) + _NO_USER_DATA
+    return encode_assignment(TopicPartition(topic, number) for number in partitions)
 
 
 def become_member(
