@@ -90,10 +90,11 @@ async def started(directory: Path, *arguments: str) -> AsyncGenerator[Process]:
         command(directory, "--port", "0", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        told = arguments.count("--fault")  # a line for each
-        words, *_, facts = await _lines(process, 3 + told)
+        faults = arguments.count("--fault")  # a line for each
+        words, *_, facts = await _lines(process, 3 + faults)
         ready = json.loads(facts)
-        assert (ready["ready"], ready["pid"], "ready" in words) == (True, process.pid, True)
+        told = (ready["ready"], ready["pid"], ready["directory"], "ready" in words)
+        assert told == (True, process.pid, str(directory), True)
         async with connecting((ready["host"], ready["port"])) as wires:
             yield Process(process, wires)
     finally:

@@ -14,17 +14,6 @@ from fencepost.broker.connections import DESCRIPTORS_MIN
 from tests.cli.processes import COMMAND, PATIENCE_S, broker, fencepost, read_ready, started
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_broker_says_where_it_is_and_stops_in_good_order(tmp_path: Path, how: signal.Signals) -> None:
-    with started("serve", str(tmp_path), "--port", "0", "--log-level", "warning") as process:
-        ready = read_ready(process)
-        assert ready["pid"] == process.pid
-        assert ready["directory"] == str(tmp_path)
-        process.send_signal(how)
-        _, errors = process.communicate(timeout=PATIENCE_S)
-        assert (process.returncode, errors) == (0, "")
-
-
 def test_a_broker_ends_with_the_parent_that_it_was_told_to_stay_with(tmp_path: Path) -> None:
     done = fencepost("serve", "--memory", "--port", "0", "--with-parent", "--log-level", "warning")
     assert (done.returncode, done.stderr) == (0, "")

@@ -11,18 +11,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from random import SystemRandom
 from typing import Final
 
+from fencepost.simulation import read_scenario
 from fencepost.simulator.explore import ExploreConfig, explore
 from fencepost.simulator.fuzz.plan import draw
 from fencepost.simulator.fuzz.worlds import try_choices
 from fencepost.simulator.run import Run
+from fencepost.simulator.scenarios.model import cases
+from fencepost.simulator.scenarios.runner import run_case
 from fencepost.simulator.world.choices import Choices
 from tests.simulator.planting import Edit, Mutation, planted
 
 SEEDS: Final = range(1, 6)
+SCENARIOS: Final = ("zombie_coordinator", "processor_dies")
 SMALL: Final = ExploreConfig(producers=2, transactions=1, retries=0)
 
 FAULTS: Final = {
@@ -69,6 +73,8 @@ def digests() -> Iterator[str]:
             trial = try_choices(Choices(seed), partial(draw, transaction_version=version), watched.append)
             seen = hashlib.blake2b(repr(watched[0].operations).encode(), digest_size=8).hexdigest()
             yield f"seed {seed} version {version}: {trial.digest} {seen} {trial.violation}"
+    for case in chain.from_iterable(map(cases, map(read_scenario, SCENARIOS))):
+        yield f"{case.name}: {run_case(case).digest}"
     found = explore(SMALL)
     yield f"explored: {found.states} {found.transitions} {found.ends} {found.core_steps} {found.violation}"
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -283,15 +280,3 @@ def test_a_picture_shows_an_append_before_the_crash_that_waited_for_it() -> None
 
 def test_every_verb_is_spoken() -> None:
     assert {LINE_PHRASES.read(words).verb for words in LINES} == set(Verb)
-
-
-def test_a_run_does_not_hang_on_how_python_hashes() -> None:
-    files = [str(ROOT / "scenarios" / f"{name}.toml") for name in ("zombie_coordinator", "processor_dies")]
-    command = [sys.executable, "-m", "fencepost", "run", "--json", *files]
-    told = [
-        subprocess.run(
-            command, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True, text=True
-        ).stdout.splitlines()[:-1]
-        for seed in ("1", "2")
-    ]
-    assert told[0] == told[1]
