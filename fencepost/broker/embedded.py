@@ -24,11 +24,12 @@ import secrets
 import sys
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import Enum
 from types import TracebackType
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, Self, TypeVar
 
 import attrs
 import outcome
@@ -90,7 +91,9 @@ class KeptPorts:
     no other program gets them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int) -> None:
+        self.port = port
+        """The port for clients; 0 if it may be any, before it is bound."""
         self._close: Callable[[], object] | None = None
 
     def keep(self, settings: BrokerSettings, disk: Storage) -> BrokerSettings:
@@ -102,6 +105,7 @@ class KeptPorts:
                 bound = bound_sockets(settings, listens=False)
             port, metrics_port = (None if each is None else each.getsockname()[1] for each in bound)
             settings = attrs.evolve(settings, port=port, metrics_port=metrics_port)
+            self.port = settings.port
             if sys.platform == "linux":  # elsewhere, no second socket could listen on them
                 self._close = weakref.finalize(self, bound.close)
             else:
@@ -113,6 +117,62 @@ class KeptPorts:
         if self._close is not None:
             self._close()
             self._close = None
+
+
+class LocalBroker(ABC):
+    """A broker that this program runs on loopback, in a thread or in a process."""
+
+    def __init__(self, port: int) -> None:
+        self._ports = KeptPorts(port)
+        self._is_parents = False
+        in_child(self, LocalBroker._leave_to_parent)
+
+    def _leave_to_parent(self) -> None:
+        self._is_parents = True
+
+    def _check_own(self) -> None:
+        """Raise BrokerFailed in a forked process: a fork copies no threads, and the broker runs in its
+        parent.
+        """
+        if self._is_parents:
+            raise BrokerFailed(
+                "this broker belongs to the parent of this forked process. Make a client here with its "
+                "`address`, or a broker with a directory of its own"
+            )
+
+    @property
+    def port(self) -> int:
+        """The port, from the first start on."""
+        if self._ports.port == 0:
+            raise BrokerFailed("the broker has no port yet: use it as a context manager, or call start()")
+        return self._ports.port
+
+    @property
+    def address(self) -> str:
+        """`host:port`, from the first start on, even while the broker is down."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The same as `address`, by the name that Kafka's clients have for it."""
+        return self.address
+
+    @abstractmethod
+    def start(self) -> Self: ...
+
+    def restart(self) -> Self:
+        """Start again, with the same port and data, after kill() or power_cut(); a running broker is stopped
+        cleanly first.
+        """
+        self._check_own()
+        self._end()
+        return self.start()
+
+    @abstractmethod
+    def _end(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self.start()
 
 
 class _Run:
@@ -196,7 +256,7 @@ class _Run:
         self._is_settled.set()
 
 
-class Broker:
+class Broker(LocalBroker):
     """A broker on loopback.
 
     Use it as a context manager, or call `start()` and `stop()`. Clients take `address` as bootstrap server.
@@ -240,6 +300,7 @@ class Broker:
         `faults`: as `fencepost serve --fault` takes them (docs/faults.md). `metrics_port`: for `/metrics` and
         `/ready`, on loopback; 0 is any free one (docs/operations.md). ValueError if an argument is invalid.
         """
+        super().__init__(checked_port(port))
         access = AccessSettings(
             tls_cert=tls_cert,
             tls_key=tls_key,
@@ -256,7 +317,7 @@ class Broker:
         check_together(settings)
         self.settings = BrokerSettings(
             directory=None if directory is None else checked_directory(directory),
-            port=checked_port(port),
+            port=port,
             protocol=checked_choice("protocol", protocol, ServedProtocol),
             advertised=None if advertised_listener is None else parsed_listener(advertised_listener),
             access=access,
@@ -277,33 +338,17 @@ class Broker:
         """The faults of this broker: `broker.faults.when(...).do(...)`."""
         self._machine = machine_of(self.settings)
         self._run: _Run | None = None
-        self._ports = KeptPorts()
-        self._is_parents = False
-        in_child(self, Broker._leave_to_parent)
-
-    def _leave_to_parent(self) -> None:
-        self._is_parents = True
 
     @property
     def _token(self) -> trio.lowlevel.TrioToken | None:
-        check_own(self._is_parents)
+        self._check_own()
         return None if self._run is None else self._run.token
 
     @property
     def is_running(self) -> bool:
         """Whether it was started and has not ended."""
-        check_own(self._is_parents)
+        self._check_own()
         return self._run is not None and self._run.is_running
-
-    @property
-    def port(self) -> int:
-        """The port, from the first start on."""
-        return known_port(self.settings.port)
-
-    @property
-    def address(self) -> str:
-        """`host:port`, from the first start on, even while the broker is down."""
-        return f"{self.settings.host}:{self.port}"
 
     @property
     def advertised_listener(self) -> str | None:
@@ -330,16 +375,11 @@ class Broker:
         """Whether a power cut has taken bytes that were not synced."""
         return self._machine.lost_bytes > 0
 
-    @property
-    def bootstrap_servers(self) -> str:
-        """The same as `address`, by the name that Kafka's clients have for it."""
-        return self.address
-
-    def start(self) -> Broker:
+    def start(self) -> Self:
         """Start the broker, for the first time or after its end, and return when it accepts connections.
         Raises BrokerFailed, or the error that prevented the start.
         """
-        check_own(self._is_parents)
+        self._check_own()
         with self._changes:
             if self.is_running:
                 raise BrokerFailed("this broker is running; restart() stops it first")
@@ -370,7 +410,7 @@ class Broker:
         """End the broker at once, as SIGKILL ends a process: connections are reset, nothing more is written.
         What was written is there at the next start. Raises BrokerFailed if the broker is down.
         """
-        check_own(self._is_parents)
+        self._check_own()
         with self._changes:
             if not self.is_running:
                 self._run = None
@@ -384,14 +424,6 @@ class Broker:
         if self.is_running:
             self.kill()
         self._machine.lose_power()
-
-    def restart(self) -> Broker:
-        """Start again, with the same port and data, after kill() or power_cut(); a running broker is stopped
-        cleanly first.
-        """
-        check_own(self._is_parents)
-        self._end()
-        return self.start()
 
     def _end(self, *, is_killed: bool = False) -> None:
         with self._changes:
@@ -408,9 +440,6 @@ class Broker:
         if not self.is_running:
             self._run = None
             self._ports.release()
-
-    def __enter__(self) -> Broker:
-        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -430,21 +459,6 @@ class Broker:
 
 Choice = TypeVar("Choice", bound=Enum)
 Value = TypeVar("Value")
-
-
-def known_port(port: int) -> int:
-    if port == 0:
-        raise BrokerFailed("the broker has no port yet: use it as a context manager, or call start()")
-    return port
-
-
-def check_own(is_parents: bool) -> None:
-    """Raise BrokerFailed in a forked process: a fork copies no threads, and the broker runs in its parent."""
-    if is_parents:
-        raise BrokerFailed(
-            "this broker belongs to the parent of this forked process. Make a client here with its "
-            "`address`, or a broker with a directory of its own"
-        )
 
 
 def checked_port(port: object, name: str = "port") -> int:

@@ -23,17 +23,15 @@ from contextlib import suppress
 from functools import partial
 from io import BufferedReader, BufferedWriter
 from types import TracebackType
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, Self, cast
 
 from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.embedded import (
     BrokerFailed,
-    KeptPorts,
-    check_own,
+    LocalBroker,
     checked_choice,
     checked_directory,
     checked_port,
-    known_port,
 )
 from fencepost.broker.fault_handles import Faults, naming_help
 from fencepost.broker.faults import Abilities
@@ -130,7 +128,7 @@ class _Child:
         return code
 
 
-class BrokerProcess:
+class BrokerProcess(LocalBroker):
     """A broker in a child process, on loopback. Use it as a context manager, or call `start()` and `stop()`.
 
     Port and data stay the same through all kills and starts. The process ends when nothing refers to this
@@ -156,6 +154,7 @@ class BrokerProcess:
         `fencepost serve`, such as ("--users", "users.toml"). `record`: whether to fill `recording`.
         ValueError or TypeError if an argument is invalid.
         """
+        super().__init__(checked_port(port))
         self.directory = checked_directory(directory)
         """Where the data is."""
         policy = checked_choice("sync", sync, SyncPolicy)
@@ -174,37 +173,16 @@ class BrokerProcess:
             self._desk = ProcessDesk(partial(_address_of, weakref.ref(self)), faults, abilities)
         self.faults = Faults(self._desk)
         """The faults of this broker: `broker.faults.when(...).do(...)`."""
-        self._settings, self._ports = BrokerSettings(port=checked_port(port)), KeptPorts()
         self.recording = ProcessRecording() if record else None
         """What happened through all kills and starts, with `record=True`."""
         self._child: _Child | None = None
         self._has_lost_data = False
         self._heard: deque[str] = deque(maxlen=LINES_KEPT)
-        self._is_parents = False
-        in_child(self, BrokerProcess._leave_to_parent)
-
-    def _leave_to_parent(self) -> None:
-        self._is_parents = True
-
-    @property
-    def port(self) -> int:
-        """The port, from the first start on."""
-        return known_port(self._settings.port)
-
-    @property
-    def address(self) -> str:
-        """`host:port`, from the first start on, even while the broker is down."""
-        return f"127.0.0.1:{self.port}"
 
     @property
     def has_lost_data(self) -> bool:
         """Whether a power cut has taken bytes that were not synced."""
         return self._has_lost_data
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """The same as `address`, by the name that Kafka's clients have for it."""
-        return self.address
 
     @property
     def pid(self) -> int:
@@ -214,7 +192,7 @@ class BrokerProcess:
     @property
     def is_running(self) -> bool:
         """Whether there is a process."""
-        check_own(self._is_parents)
+        self._check_own()
         return self._child is not None and self._child.process.poll() is None
 
     @property
@@ -222,13 +200,13 @@ class BrokerProcess:
         """The last lines that its processes have printed."""
         return "\n".join(self._heard)
 
-    def start(self) -> BrokerProcess:
+    def start(self) -> Self:
         """Start a process, and return when it accepts connections. Raises DirectoryInUse if another broker
         has the directory, CannotListen if another program has the port, else BrokerFailed with the output.
         """
         if self.is_running:
             raise BrokerFailed("this broker is running; restart() stops it first")
-        self._settings = self._ports.keep(self._settings, DiskStorage(self.directory))
+        self._ports.keep(BrokerSettings(port=self._ports.port), DiskStorage(self.directory))
         arguments = [*self._arguments, *self._desk.arguments(), "--port", str(self.port), "--with-parent"]
         if self.advertised_listener is not None:
             arguments += ["--advertised-listener", self.advertised_listener]
@@ -276,16 +254,8 @@ class BrokerProcess:
             raise self._failure("did not lose its power", code)
         self._has_lost_data = self._has_lost_data or POWER_LOSS.search(self.output) is not None
 
-    def restart(self) -> BrokerProcess:
-        """Start again, with the same port and data, after kill() or power_cut(); a running broker is stopped
-        cleanly first.
-        """
-        check_own(self._is_parents)
-        self._end()
-        return self.start()
-
     def _running(self) -> _Child:
-        check_own(self._is_parents)
+        self._check_own()
         if self._child is None or not self.is_running:
             raise BrokerFailed("the broker is down; start() starts it")
         return self._child
@@ -302,9 +272,6 @@ class BrokerProcess:
         return BrokerFailed(
             f"the broker process {what} and ended with exit code {code}; its last output:\n{said}"
         )
-
-    def __enter__(self) -> BrokerProcess:
-        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
