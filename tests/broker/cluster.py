@@ -18,31 +18,14 @@ from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.data_directory import DataDirectory
-from fencepost.journal.journal import JournalSettings
+from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import log_state
-from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TopicPartition, TransactionResult
-from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
-from tests.broker.requests import (
-    COMMITTED,
-    NOON,
-    ORDERS,
-    Identity,
-    body_of,
-    end_request,
-    fetch_request,
-    fetched,
-    identity_of,
-    init_request,
-    next_offset,
-    offset_request,
-    produce_request,
-    produced,
-    visible_values,
-)
-from tests.broker.story import SETTINGS, LogEntry, offsets_log_of, transaction_log_of
+from fencepost.protocol.terms import CoordinatorType, TopicPartition
+from tests.broker.requests import NOON, ORDERS, Identity, body_of, identity_of, init_request
+from tests.broker.story import SETTINGS, Asking, offsets_log_of, transaction_log_of
 
 CONTROLLER: Final = 1
 CLIENT: Final = 1  # the connection of whoever asks
@@ -62,7 +45,7 @@ class Answer(NamedTuple):
     body: m.ReplyBody | None
 
 
-class Cluster:
+class Cluster(Asking):
     """Nodes 1 to `nodes`, the first the controller, with all there is led by whom a story says."""
 
     def __init__(
@@ -228,6 +211,12 @@ class Cluster:
             self.wait(10)
         raise AssertionError(f"node {node_id} does not answer {request}")
 
+    def ask_leader(self, key: TopicPartition, request: m.Request, at: int | None = None) -> Reply:
+        return self.ask(at or self.leader(key), request)
+
+    def journal_of(self, key: TopicPartition) -> Journal:
+        return self.directory.journal(key)
+
     def create(self, topic: str, partitions: int = 1) -> None:
         request = m.CreateTopics(topics=(m.CreateTopic(topic=topic, partition_count=partitions),))
         (answer,) = body_of(self.ask(CONTROLLER, request), m.CreateTopicsReply).topics
@@ -254,71 +243,13 @@ class Cluster:
             self.wait(100)
         raise AssertionError(f"nobody is granted an identity for {name}")
 
-    def produce(
-        self,
-        who: Identity,
-        values: str,
-        *,
-        key: TopicPartition = ORDERS,
-        sequence: int = 0,
-        name: str | None = "pay",
-        at: int | None = None,
-    ) -> m.ProducedPartition:
-        """One batch with the words of `values`, to the leader or to the node that is named."""
-        request = produce_request(who, {key: values}, sequence=sequence, name=name)
-        return produced(self.ask(at or self.leader(key), request))[key]
-
-    def commit_offset(self, who: Identity, group: str, offset: int, *, at: int | None = None) -> ErrorCode:
-        """An offset of orders-0 inside the transaction."""
-        request = offset_request(who, group, {ORDERS: offset})
-        (part,) = body_of(
-            self.ask(at or self.leader(offsets_log_of(group)), request), m.TxnOffsetCommitReply
-        ).partitions
-        return part.error
-
     def offset(self, group: str) -> int:
         """The committed offset of orders-0."""
         request = m.OffsetFetch(group_id=group, require_stable=False, partitions=(ORDERS,))
         (found,) = body_of(self.ask(self.leader(offsets_log_of(group)), request), m.OffsetFetchReply).offsets
         return found.offset
 
-    def end(
-        self, who: Identity, result: TransactionResult, name: str = "pay", *, at: int | None = None
-    ) -> Reply:
-        return self.ask(at or self.leader(transaction_log_of(name)), end_request(who, result, name))
-
     # --- looking
-
-    def visible(
-        self,
-        key: TopicPartition = ORDERS,
-        isolation_level: IsolationLevel = COMMITTED,
-        *,
-        at: int | None = None,
-    ) -> str:
-        """The values that a reader sees, in words."""
-        values: list[str] = []
-        offset = 0
-        for _ in range(TURNS_MAX):
-            part = fetched(
-                self.ask(at or self.leader(key), fetch_request(key, isolation_level, offset=offset))
-            )
-            if not part.records:
-                return " ".join(values)
-            values += visible_values(part)
-            offset = next_offset(part)
-        raise AssertionError(f"{key} has no end")
-
-    def written(self, key: TopicPartition = ORDERS) -> str:
-        """What the journal holds, batch by batch, in words."""
-        batches = self.directory.journal(key).batches(0)
-        return " | ".join(LogEntry(header, bytes(batch)).text for header, batch in batches)
-
-    def records(self, name: str = "pay") -> list[TransactionRecord]:
-        """What the transaction log says of one id, oldest first."""
-        batches = self.directory.journal(transaction_log_of(name)).batches(0)
-        found = [pair for header, batch in batches for pair in read_transactions(batch, header)]
-        return [record for written, record in found if written == name and record is not None]
 
     def check_leaders(self) -> None:
         """Everybody that lives knows the same, and each partition is led by the one that they name."""

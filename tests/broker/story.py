@@ -5,6 +5,7 @@ Nothing here waits or reads a clock; `kill` may come between any two things that
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -18,7 +19,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.data_directory import DataDirectory
-from fencepost.journal.journal import JournalSettings
+from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import Storage
 from fencepost.protocol import messages as m
@@ -122,7 +123,85 @@ class LogEntry(NamedTuple):
         return " ".join("" if value is None else bytes(value).decode() for value in values)
 
 
-class Story:
+class Asking(ABC):
+    """What a story asks the leaders of its partitions, and what it finds in their logs."""
+
+    @abstractmethod
+    def ask_leader(self, key: TopicPartition, request: m.Request, at: int | None) -> Reply:
+        """Ask the leader of a partition, or the node `at`."""
+
+    @abstractmethod
+    def journal_of(self, key: TopicPartition) -> Journal: ...
+
+    def end(
+        self, who: Identity, result: TransactionResult, name: str = "pay", *, at: int | None = None
+    ) -> Reply:
+        return self.ask_leader(transaction_log_of(name), end_request(who, result, name), at)
+
+    def produce(
+        self,
+        who: Identity,
+        values: str,
+        *,
+        key: TopicPartition = ORDERS,
+        sequence: int = 0,
+        name: str | None = "pay",
+        at: int | None = None,
+    ) -> m.ProducedPartition:
+        """One batch with the words of `values`; in a transaction unless `name` is None."""
+        request = produce_request(who, {key: values}, sequence=sequence, name=name)
+        return produced(self.ask_leader(key, request, at))[key]
+
+    def commit_offset(
+        self, who: Identity, group: str, offset: int, name: str = "pay", *, at: int | None = None
+    ) -> ErrorCode:
+        """An offset of orders-0 inside the transaction."""
+        request = offset_request(who, group, {ORDERS: offset}, name)
+        reply = self.ask_leader(offsets_log_of(group), request, at)
+        (part,) = body_of(reply, m.TxnOffsetCommitReply).partitions
+        return part.error
+
+    def fetch(
+        self,
+        key: TopicPartition = ORDERS,
+        isolation_level: IsolationLevel = COMMITTED,
+        *,
+        offset: int = 0,
+        at: int | None = None,
+    ) -> m.FetchedPartition:
+        return fetched(self.ask_leader(key, fetch_request(key, isolation_level, offset=offset), at))
+
+    def visible(
+        self,
+        key: TopicPartition = ORDERS,
+        isolation_level: IsolationLevel = COMMITTED,
+        *,
+        at: int | None = None,
+    ) -> str:
+        """The values that a reader sees who reads from the start to the end, in words."""
+        values: list[str] = []
+        offset = 0
+        while (part := self.fetch(key, isolation_level, offset=offset, at=at)).records:
+            values += visible_values(part)
+            offset = next_offset(part)
+        return " ".join(values)
+
+    def log(self, key: TopicPartition = ORDERS) -> list[LogEntry]:
+        """What the journal holds, batch by batch."""
+        return [LogEntry(header, bytes(batch)) for header, batch in self.journal_of(key).batches(0)]
+
+    def written(self, key: TopicPartition = ORDERS) -> str:
+        """The same in words."""
+        return " | ".join(entry.text for entry in self.log(key))
+
+    def records(self, name: str = "pay") -> list[TransactionRecord]:
+        """What the transaction log says of one id, oldest first."""
+        entries = self.log(transaction_log_of(name))
+        found = (pair for entry in entries for pair in read_transactions(entry.batch, entry.header))
+        return [record for written, record in found if written == name and record is not None]
+
+
+class Story(Asking):
     """A node, its directory and the clients that talk to it."""
 
     client: tuple[str, str] = ("", "")
@@ -266,6 +345,12 @@ class Story:
         self.settle()
         return self.replies.pop(to)
 
+    def ask_leader(self, key: TopicPartition, request: m.Request, at: int | None = None) -> Reply:
+        return self.ask(request)
+
+    def journal_of(self, key: TopicPartition) -> Journal:
+        return self.host.directory.journal(key)
+
     def create(self, topic: str, partitions: int = 1) -> None:
         request = m.CreateTopics(topics=(m.CreateTopic(topic=topic, partition_count=partitions),))
         (answer,) = body_of(self.ask(request), m.CreateTopicsReply).topics
@@ -285,26 +370,11 @@ class Story:
             assert reply.error is ErrorCode.CONCURRENT_TRANSACTIONS, reply
         raise AssertionError(f"nobody is granted an identity for {name}")
 
-    def end(self, who: Identity, result: TransactionResult, name: str = "pay") -> Reply:
-        return self.ask(end_request(who, result, name))
-
     def ended(self, who: Identity, result: TransactionResult, name: str = "pay") -> Identity:
         """End the transaction; who the producer is in the next one."""
         reply = self.end(who, result, name)
         assert reply.error is ErrorCode.NONE, reply
         return identity_of(reply)
-
-    def produce(
-        self,
-        who: Identity,
-        values: str,
-        *,
-        key: TopicPartition = ORDERS,
-        sequence: int = 0,
-        name: str | None = "pay",
-    ) -> m.ProducedPartition:
-        """One batch with the words of `values`; in a transaction unless `name` is None."""
-        return produced(self.ask(produce_request(who, {key: values}, sequence=sequence, name=name)))[key]
 
     def age(self, epoch: int, name: str = "pay") -> Identity:
         """The id is at this epoch, as after as many transactions; the process was killed on the way."""
@@ -319,13 +389,6 @@ class Story:
         self.restart()
         return Identity(record.producer_id, epoch)
 
-    def commit_offset(self, who: Identity, group: str, offset: int, name: str = "pay") -> ErrorCode:
-        """An offset of orders-0 inside the transaction."""
-        (part,) = body_of(
-            self.ask(offset_request(who, group, {ORDERS: offset}, name)), m.TxnOffsetCommitReply
-        ).partitions
-        return part.error
-
     def transaction(self, name: str = "pay") -> m.TransactionDescription:
         request = m.DescribeTransactions(transactional_ids=(name,))
         (description,) = body_of(self.ask(request), m.DescribeTransactionsReply).transactions
@@ -333,40 +396,11 @@ class Story:
 
     # --- looking
 
-    def fetch(
-        self, key: TopicPartition = ORDERS, isolation_level: IsolationLevel = COMMITTED, *, offset: int = 0
-    ) -> m.FetchedPartition:
-        return fetched(self.ask(fetch_request(key, isolation_level, offset=offset)))
-
-    def visible(self, key: TopicPartition = ORDERS, isolation_level: IsolationLevel = COMMITTED) -> str:
-        """The values that a reader sees who reads from the start to the end, in words."""
-        values: list[str] = []
-        offset = 0
-        while (part := self.fetch(key, isolation_level, offset=offset)).records:
-            values += visible_values(part)
-            offset = next_offset(part)
-        return " ".join(values)
-
     def offset(self, group: str, *, require_stable: bool = False) -> m.FetchedOffset:
         """The committed offset of orders-0."""
         request = m.OffsetFetch(group_id=group, require_stable=require_stable, partitions=(ORDERS,))
         (found,) = body_of(self.ask(request), m.OffsetFetchReply).offsets
         return found
-
-    def log(self, key: TopicPartition = ORDERS) -> list[LogEntry]:
-        """What the journal holds, batch by batch."""
-        batches = self.host.directory.journal(key).batches(0)
-        return [LogEntry(header, bytes(batch)) for header, batch in batches]
-
-    def written(self, key: TopicPartition = ORDERS) -> str:
-        """The same in words."""
-        return " | ".join(entry.text for entry in self.log(key))
-
-    def records(self, name: str = "pay") -> list[TransactionRecord]:
-        """What the transaction log says of one id, oldest first."""
-        entries = self.log(transaction_log_of(name))
-        found = (pair for entry in entries for pair in read_transactions(entry.batch, entry.header))
-        return [record for written, record in found if written == name and record is not None]
 
     def states(self, name: str = "pay") -> list[TransactionState]:
         return [record.state for record in self.records(name)]
