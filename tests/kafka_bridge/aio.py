@@ -11,7 +11,16 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from fencepost import TopicPartition
-from tests.kafka_bridge.libraries import PATIENCE_S, POLL_S, Access, Headers, Message, Reported, messages_of
+from tests.kafka_bridge.libraries import (
+    PATIENCE_S,
+    POLL_S,
+    Access,
+    Headers,
+    Library,
+    Message,
+    Reported,
+    messages_of,
+)
 
 NAME = "aiokafka"
 KAFKA: Any = import_module("aiokafka")  # it has no types
@@ -311,7 +320,7 @@ class AioAdmin:
         self._loop.call(self._admin.close())
 
 
-class Aio:
+class Aio(Library):
     """aiokafka."""
 
     name = NAME
@@ -319,35 +328,15 @@ class Aio:
     def __init__(self, loop: LoopThread) -> None:
         self._loop = loop
 
-    def producer(
-        self,
-        access: Access,
-        transactional_id: str | None = None,
-        *,
-        timeout_ms: int = 60_000,
-        compression: str | None = None,
+    def _producer(
+        self, access: Access, transactional_id: str | None, timeout_ms: int, compression: str | None
     ) -> AioProducer:
         return AioProducer(self._loop, access, transactional_id, timeout_ms, compression)
 
-    def consumer(
-        self,
-        access: Access,
-        topic: str,
-        *,
-        group: str,
-        isolation: str = "read_committed",
-        instance: str | None = None,
+    def _consumer(
+        self, access: Access, isolation: str, group: str | None = None, instance: str | None = None
     ) -> AioConsumer:
-        made = AioConsumer(self._loop, access, isolation=isolation, group=group, instance=instance)
-        made.subscribe(topic)
-        return made
-
-    def reader(
-        self, access: Access, part: TopicPartition, *, isolation: str = "read_committed"
-    ) -> AioConsumer:
-        made = AioConsumer(self._loop, access, isolation=isolation)
-        made.assign(part)
-        return made
+        return AioConsumer(self._loop, access, isolation=isolation, group=group, instance=instance)
 
     def admin(self, access: Access) -> AioAdmin:
         return AioAdmin(self._loop, access)

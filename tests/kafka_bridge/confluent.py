@@ -10,7 +10,16 @@ from importlib import import_module
 from typing import Any
 
 from fencepost import TopicPartition
-from tests.kafka_bridge.libraries import CLASSIC, PATIENCE_S, POLL_S, Access, Headers, Message, Reported
+from tests.kafka_bridge.libraries import (
+    CLASSIC,
+    PATIENCE_S,
+    POLL_S,
+    Access,
+    Headers,
+    Library,
+    Message,
+    Reported,
+)
 
 NAME = "confluent-kafka"
 KAFKA: Any = import_module("confluent_kafka")  # its stubs leave most types open
@@ -271,7 +280,7 @@ class ConfluentAdmin:
         pass
 
 
-class Confluent:
+class Confluent(Library):
     """confluent-kafka, with consumers of this group protocol."""
 
     name = NAME
@@ -279,37 +288,18 @@ class Confluent:
     def __init__(self, protocol: str = CLASSIC) -> None:
         self._protocol = protocol
 
-    def producer(
-        self,
-        access: Access,
-        transactional_id: str | None = None,
-        *,
-        timeout_ms: int = 60_000,
-        compression: str | None = None,
+    def _producer(
+        self, access: Access, transactional_id: str | None, timeout_ms: int, compression: str | None
     ) -> ConfluentProducer:
         return ConfluentProducer(access, transactional_id, timeout_ms, compression)
 
-    def consumer(
-        self,
-        access: Access,
-        topic: str,
-        *,
-        group: str,
-        isolation: str = "read_committed",
-        instance: str | None = None,
+    def _consumer(
+        self, access: Access, isolation: str, group: str | None = None, instance: str | None = None
     ) -> ConfluentConsumer:
-        made = ConfluentConsumer(
-            access, isolation=isolation, group=group, instance=instance, protocol=self._protocol
+        protocol = CLASSIC if group is None else self._protocol
+        return ConfluentConsumer(
+            access, isolation=isolation, group=group, instance=instance, protocol=protocol
         )
-        made.subscribe(topic)
-        return made
-
-    def reader(
-        self, access: Access, part: TopicPartition, *, isolation: str = "read_committed"
-    ) -> ConfluentConsumer:
-        made = ConfluentConsumer(access, isolation=isolation)
-        made.assign(part)
-        return made
 
     def admin(self, access: Access) -> ConfluentAdmin:
         return ConfluentAdmin(access)

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from fencepost import TopicPartition
-from tests.kafka_bridge.libraries import CLASSIC, PATIENCE_S, POLL_S, Access, Headers, Message, Reported
+from tests.kafka_bridge.libraries import (
+    CLASSIC,
+    PATIENCE_S,
+    POLL_S,
+    Access,
+    Headers,
+    Library,
+    Message,
+    Reported,
+)
 
 TARGET: Final = Path(__file__).parent.parent / "kafka_clients" / "target"
 JARS: Final = TARGET / "jars"
@@ -334,7 +343,7 @@ class JavaAdmin:
         self._admin.close()
 
 
-class Java:
+class Java(Library):
     """A version of kafka-clients, with consumers of this group protocol."""
 
     def __init__(self, name: str = NEWEST, *, protocol: str = CLASSIC) -> None:
@@ -345,42 +354,18 @@ class Java:
     def _machine(self) -> Machine:
         return Machine(self.name)
 
-    def producer(
-        self,
-        access: Access,
-        transactional_id: str | None = None,
-        *,
-        timeout_ms: int = 60_000,
-        compression: str | None = None,
+    def _producer(
+        self, access: Access, transactional_id: str | None, timeout_ms: int, compression: str | None
     ) -> JavaProducer:
         return JavaProducer(self._machine, access, transactional_id, timeout_ms, compression)
 
-    def consumer(
-        self,
-        access: Access,
-        topic: str,
-        *,
-        group: str,
-        isolation: str = "read_committed",
-        instance: str | None = None,
+    def _consumer(
+        self, access: Access, isolation: str, group: str | None = None, instance: str | None = None
     ) -> JavaConsumer:
-        made = JavaConsumer(
-            self._machine,
-            access,
-            isolation=isolation,
-            group=group,
-            instance=instance,
-            protocol=self._protocol,
+        protocol = CLASSIC if group is None else self._protocol
+        return JavaConsumer(
+            self._machine, access, isolation=isolation, group=group, instance=instance, protocol=protocol
         )
-        made.subscribe(topic)
-        return made
-
-    def reader(
-        self, access: Access, part: TopicPartition, *, isolation: str = "read_committed"
-    ) -> JavaConsumer:
-        made = JavaConsumer(self._machine, access, isolation=isolation)
-        made.assign(part)
-        return made
 
     def admin(self, access: Access) -> JavaAdmin:
         return JavaAdmin(self._machine, access)

@@ -10,7 +10,16 @@ from importlib import import_module
 from typing import Any
 
 from fencepost import TopicPartition
-from tests.kafka_bridge.libraries import PATIENCE_S, POLL_S, Access, Headers, Message, Reported, messages_of
+from tests.kafka_bridge.libraries import (
+    PATIENCE_S,
+    POLL_S,
+    Access,
+    Headers,
+    Library,
+    Message,
+    Reported,
+    messages_of,
+)
 
 NAME = "kafka-python"
 KAFKA: Any = import_module("kafka")  # it has no types
@@ -256,40 +265,20 @@ class KafkaPythonAdmin:
         self._admin.close()
 
 
-class KafkaPython:
+class KafkaPython(Library):
     """kafka-python."""
 
     name = NAME
 
-    def producer(
-        self,
-        access: Access,
-        transactional_id: str | None = None,
-        *,
-        timeout_ms: int = 60_000,
-        compression: str | None = None,
+    def _producer(
+        self, access: Access, transactional_id: str | None, timeout_ms: int, compression: str | None
     ) -> KafkaPythonProducer:
         return KafkaPythonProducer(access, transactional_id, timeout_ms, compression)
 
-    def consumer(
-        self,
-        access: Access,
-        topic: str,
-        *,
-        group: str,
-        isolation: str = "read_committed",
-        instance: str | None = None,
+    def _consumer(
+        self, access: Access, isolation: str, group: str | None = None, instance: str | None = None
     ) -> KafkaPythonConsumer:
-        made = KafkaPythonConsumer(access, isolation=isolation, group=group, instance=instance)
-        made.subscribe(topic)
-        return made
-
-    def reader(
-        self, access: Access, part: TopicPartition, *, isolation: str = "read_committed"
-    ) -> KafkaPythonConsumer:
-        made = KafkaPythonConsumer(access, isolation=isolation)
-        made.assign(part)
-        return made
+        return KafkaPythonConsumer(access, isolation=isolation, group=group, instance=instance)
 
     def admin(self, access: Access) -> KafkaPythonAdmin:
         return KafkaPythonAdmin(access)

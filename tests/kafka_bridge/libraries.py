@@ -4,6 +4,7 @@ its own.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -91,6 +92,8 @@ class Producer(Protocol):
 class Consumer(Protocol):
     """A member of a group, or a reader of partitions that were assigned to it."""
 
+    def subscribe(self, topic: str) -> None: ...
+    def assign(self, part: TopicPartition) -> None: ...
     def poll(self, count: int) -> list[Message]:
         """Up to `count` records, as soon as some are there; none after a moment."""
         ...
@@ -125,7 +128,7 @@ class Admin(Protocol):
     def close(self) -> None: ...
 
 
-class Library(Protocol):
+class Library(ABC):
     """A client library of Kafka."""
 
     name: str
@@ -137,7 +140,9 @@ class Library(Protocol):
         *,
         timeout_ms: int = 60_000,
         compression: str | None = None,
-    ) -> Producer: ...
+    ) -> Producer:
+        return self._producer(access, transactional_id, timeout_ms, compression)
+
     def consumer(
         self,
         access: Access,
@@ -146,12 +151,32 @@ class Library(Protocol):
         group: str,
         isolation: str = "read_committed",
         instance: str | None = None,
-    ) -> Consumer: ...
+    ) -> Consumer:
+        """A member of a group."""
+        made = self._consumer(access, isolation, group, instance)
+        made.subscribe(topic)
+        return made
+
     def reader(self, access: Access, part: TopicPartition, *, isolation: str = "read_committed") -> Consumer:
         """A reader of one partition from its beginning, in no group."""
-        ...
+        made = self._consumer(access, isolation)
+        made.assign(part)
+        return made
 
+    @abstractmethod
+    def _producer(
+        self, access: Access, transactional_id: str | None, timeout_ms: int, compression: str | None
+    ) -> Producer: ...
+
+    @abstractmethod
+    def _consumer(
+        self, access: Access, isolation: str, group: str | None = None, instance: str | None = None
+    ) -> Consumer: ...
+
+    @abstractmethod
     def admin(self, access: Access) -> Admin: ...
+
+    @abstractmethod
     def left(self) -> list[str]:
         """The threads and tasks that clients have left behind, although they were closed."""
         ...
