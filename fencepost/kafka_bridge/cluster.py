@@ -31,6 +31,7 @@ from fencepost.kafka_bridge.exchange import (
 from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
+from fencepost.protocol import refusals
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import BROKERS_DEFAULT, OPERATION_BITS, CoordinatorType
 from fencepost.protocol.wire_protocol import NodeTopics
@@ -294,7 +295,7 @@ def _create_topics(request: Any, context: Context) -> Exchange:
         }
 
     def respond(answer: Answer) -> Values:
-        results = of_each(answer, "topics", own, _refused_topic)
+        results = of_each(answer, "topics", own, refusals.refused_topic)
         return {"throttle_time": 0, "topics": [created(result) for result in results]}
 
     return one(asked, respond)
@@ -311,10 +312,6 @@ def _new_topic(topic: Any) -> m.CreateTopic:
         ),
         configs=tuple(m.TopicConfig(name=each.name, value=each.value) for each in topic.configs),
     )
-
-
-def _refused_topic(name: str, error: ErrorCode) -> m.TopicError:
-    return m.TopicError(topic=name, error=error)
 
 
 def _topic_values(result: m.TopicError) -> dict[str, Any]:
@@ -384,7 +381,7 @@ def _twice(times_named: Counter[_Named]) -> list[_Named]:
 
 
 def _not_deleted(name: str | None, topic_id: UUID | None, error: ErrorCode) -> Values:
-    values = _topic_values(_refused_topic("", error))
+    values = _topic_values(refusals.refused_topic("", error))
     return {**values, "name": name, "topic_id": topic_id}
 
 
@@ -393,7 +390,7 @@ def _delete_topics(names: tuple[str, ...]) -> Exchange:
 
     def respond(answer: Answer) -> Values:
         # A name that was given twice gets one result, as in Kafka.
-        results = {each.topic: each for each in of_each(answer, "topics", names, _refused_topic)}
+        results = {each.topic: each for each in of_each(answer, "topics", names, refusals.refused_topic)}
         return {"throttle_time": 0, "responses": [_topic_values(result) for result in results.values()]}
 
     return one(asked, respond)
@@ -405,7 +402,7 @@ def create_partitions(request: Any, _: int) -> Exchange:
     names = dict.fromkeys(topic.topic for topic in topics)
 
     def respond(answer: Answer) -> Values:
-        results = of_each(answer, "topics", names, _refused_topic)
+        results = of_each(answer, "topics", names, refusals.refused_topic)
         return {"throttle_time": 0, "results": [_topic_values(result) for result in results]}
 
     return one(m.CreatePartitions(topics=topics, validate_only=request.validate_only), respond)

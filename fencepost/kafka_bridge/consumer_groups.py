@@ -22,6 +22,7 @@ from fencepost.kafka_bridge.operations import TellsOperations
 from fencepost.kafka_bridge.topic_ids import uuid_of
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
+from fencepost.protocol import refusals
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import NO_TOPIC_ID, is_blank
 
@@ -86,14 +87,10 @@ def describe(request: Any, _: int) -> Exchange:
     names = tuple(request.group_ids)
 
     def respond(answer: Answer) -> Values:
-        described = of_each(answer, "groups", names, _not_described)
+        described = of_each(answer, "groups", names, refusals.consumer_group_not_described)
         return {"throttle_time": 0, "groups": [_described(each) for each in described]}
 
     return one(m.ConsumerGroupDescribe(groups=names), respond)
-
-
-def _not_described(name: str, error: ErrorCode) -> m.DescribedConsumerGroup:
-    return m.DescribedConsumerGroup(group_id=name, error=error)
 
 
 def _described(group: m.DescribedConsumerGroup) -> Values:

@@ -306,14 +306,10 @@ def describe_groups(request: Any, version: int) -> Exchange:
     names = tuple(request.groups)
 
     def respond(answer: Answer) -> Values:
-        described = of_each(answer, "groups", names, _not_described)
+        described = of_each(answer, "groups", names, refusals.group_not_described)
         return {"throttle_time": 0, "groups": [_described(_or_unknown(each, version)) for each in described]}
 
     return one(m.DescribeGroups(groups=names), respond)
-
-
-def _not_described(name: str, error: ErrorCode) -> m.DescribedGroup:
-    return m.DescribedGroup(group_id=name, error=error)
 
 
 def _or_unknown(group: m.DescribedGroup, version: int) -> m.DescribedGroup:
@@ -379,9 +375,7 @@ def delete_groups(request: Any, _: int) -> Exchange:
     names = tuple(dict.fromkeys(request.groups_names))  # each once (KafkaApis.handleDeleteGroupsRequest)
 
     def respond(answer: Answer) -> Values:
-        deleted = of_each(
-            answer, "groups", names, lambda name, error: m.GroupError(group_id=name, error=error)
-        )
+        deleted = of_each(answer, "groups", names, refusals.group_not_deleted)
         return {
             "throttle_time": 0,
             "results": [{"group_id": each.group_id, "error_code": each.error} for each in deleted],

@@ -226,7 +226,7 @@ def describe_transactions(request: Any, _: int) -> Exchange:
     names = tuple(request.transactional_ids)
 
     def respond(answer: Answer) -> Values:
-        described = of_each(answer, "transactions", names, _not_described)
+        described = of_each(answer, "transactions", names, refusals.transaction_not_described)
         return {"throttle_time": 0, "transaction_states": [_transaction(each) for each in described]}
 
     return one(m.DescribeTransactions(transactional_ids=names), respond)
@@ -242,10 +242,6 @@ _UNDESCRIBED: Final[Values] = {
     "topics": (),
 }
 """The fields of an entry with an error."""
-
-
-def _not_described(name: str, error: ErrorCode) -> m.TransactionDescription:
-    return m.TransactionDescription(transactional_id=name, error=error)
 
 
 def _transaction(described: m.TransactionDescription) -> Values:

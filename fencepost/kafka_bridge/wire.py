@@ -122,19 +122,9 @@ def framed(*pieces: Buffer) -> list[Buffer]:
 # --- kio's classes ---------------------------------------------------------------------------------------
 
 
-@cache
-def _request_class(api_key: int, version: int) -> Any:
-    return load_request_schema(api_key, version)
-
-
-@cache
-def _response_class(api_key: int, version: int) -> Any:
-    return load_response_schema(api_key, version)
-
-
-@cache
-def _reader(schema: Any) -> Callable[[memoryview, int], tuple[Any, int]]:
-    return entity_reader(schema)
+_request_class: Final[Callable[[int, int], Any]] = cache(load_request_schema)
+_response_class: Final[Callable[[int, int], Any]] = cache(load_response_schema)
+_reader: Final[Callable[[Any], Callable[[memoryview, int], tuple[Any, int]]]] = cache(entity_reader)
 
 
 def milliseconds(duration: timedelta) -> int:

@@ -1,6 +1,6 @@
-"""The results with which the partitions of a request are refused: an error, and values that say nothing.
+"""The results with which the parts of a request are refused: an error, and values that say nothing.
 
-Rule: each is a function of anything that names a partition, and of the error.
+Rule: each is a function of the error, and of what is refused: anything that names a partition, or a name.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ def _refusing(kind: Callable[..., Result], **rest: Any) -> Refusing[Result]:
     return lambda part, error: kind(topic=part.topic, partition=part.partition, error=error, **rest)
 
 
+def _refusing_name(kind: Callable[..., Result], field: str) -> Callable[[str, ErrorCode], Result]:
+    """Makes results of this kind, which has the name in this field."""
+    return lambda name, error: kind(**{field: name}, error=error)
+
+
 refused_partition: Final = _refusing(m.PartitionError)
 not_produced: Final = _refusing(m.ProducedPartition, base_offset=NO_OFFSET, log_start_offset=NO_OFFSET)
 not_fetched: Final = _refusing(
@@ -38,3 +43,8 @@ offset_not_fetched: Final = _refusing(
 )
 records_not_deleted: Final = _refusing(m.DeletedRecords, low_watermark=NO_OFFSET)
 producers_not_described: Final = _refusing(m.DescribedProducers, producers=())
+refused_topic: Final = _refusing_name(m.TopicError, "topic")
+group_not_deleted: Final = _refusing_name(m.GroupError, "group_id")
+group_not_described: Final = _refusing_name(m.DescribedGroup, "group_id")
+consumer_group_not_described: Final = _refusing_name(m.DescribedConsumerGroup, "group_id")
+transaction_not_described: Final = _refusing_name(m.TransactionDescription, "transactional_id")

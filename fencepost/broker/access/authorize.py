@@ -214,9 +214,9 @@ REFUSALS: Final[dict[type[Any], Refuse]] = {
     m.Metadata: lambda topic, error: m.TopicMetadata(topic=topic, error=error),
     m.OffsetCommit: refusals.refused_partition,
     m.OffsetFetch: refusals.offset_not_fetched,
-    m.DescribeGroups: lambda group_id, error: m.DescribedGroup(group_id=group_id, error=error),
-    m.ConsumerGroupDescribe: lambda group_id, error: m.DescribedConsumerGroup(group_id=group_id, error=error),
-    m.DeleteGroups: lambda group_id, error: m.GroupError(group_id=group_id, error=error),
+    m.DescribeGroups: refusals.group_not_described,
+    m.ConsumerGroupDescribe: refusals.consumer_group_not_described,
+    m.DeleteGroups: refusals.group_not_deleted,
     m.OffsetDelete: refusals.refused_partition,
     m.CreateTopics: _topic,
     m.DeleteTopics: _topic,
@@ -227,7 +227,7 @@ REFUSALS: Final[dict[type[Any], Refuse]] = {
     m.AddPartitionsToTxn: refusals.refused_partition,
     m.TxnOffsetCommit: refusals.refused_partition,
     m.DescribeProducers: refusals.producers_not_described,
-    m.DescribeTransactions: lambda name, error: m.TransactionDescription(transactional_id=name, error=error),
+    m.DescribeTransactions: refusals.transaction_not_described,
 }  # fmt: skip
 """How a refused entry is answered, for each request with a need of entries."""
 
