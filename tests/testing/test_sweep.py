@@ -205,12 +205,6 @@ def test_a_seed_chooses_the_same_faults_in_their_order() -> None:
     assert chosen(MANY, SweepSettings()) == chosen(MANY, SweepSettings(points=99)) == MANY
 
 
-@pytest.mark.parametrize("wrong", [{"points": 0}, {"points": 1.5}, {"time_limit": 0}, {"down_ms": -1}])
-def test_a_wrong_setting_is_refused_where_it_is_written(wrong: dict[str, float]) -> None:
-    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
-        SweepSettings(**wrong)  # type: ignore[arg-type] - the point of the test
-
-
 # --- verdicts -----------------------------------------------------------------------------------------------
 
 
@@ -577,10 +571,12 @@ def test_a_test_that_asks_nothing_cannot_be_swept(pytester: pytest.Pytester) -> 
         ({"points": "3"}, "points='3' is not a whole number"),
         ({"points": True}, "points=True is not a whole number"),
         ({"points": 0}, "points=0 is not above 0"),
+        ({"points": 1.5}, "points=1.5 is not a whole number"),
         ({"down_ms": "x"}, "down_ms='x' is not a whole number"),
-        ({"down_ms": 1.5}, "down_ms=1.5 is not a whole number"),
+        ({"down_ms": -1}, "down_ms=-1 is"),
         ({"seed": "a"}, "seed='a' is not a whole number"),
         ({"time_limit": "1"}, "time_limit='1' is not a number"),
+        ({"time_limit": 0}, "time_limit=0 is not above 0"),
         ({"time_limit": float("inf")}, "time_limit=inf is not above 0, or has no end"),
         ({"time_limit": float("nan")}, "time_limit=nan"),
         ({"clients": 3}, "clients=3 is not a list of names"),
