@@ -8,8 +8,8 @@ import pytest
 
 from fencepost.lab.document import RunDocument
 from fencepost.lab.history_details import details_of
-from fencepost.lab.recordings import record, record_explored
-from fencepost.simulation import explore, read_scenario
+from fencepost.lab.recordings import record
+from fencepost.simulation import read_scenario
 from fencepost.simulator.scenarios.model import variants
 from fencepost.simulator.scenarios.runner import record_case
 
@@ -50,13 +50,3 @@ def test_the_states_at_the_end_are_those_of_the_nodes(name: str) -> None:
     for key, value in seen.items():
         if not (key.startswith("log/") and value["end"] == 0):  # of an empty log nothing was heard
             assert alone[key] == value, key
-
-
-def test_an_explored_trace_shows_logs_and_transactions() -> None:
-    document = record_explored(explore(transaction_version=0))
-    assert document is not None
-    state = end_of(document)
-    (log,) = (value for key, value in state.items() if key.startswith("log/") and "/__" not in key)
-    assert log["lso"] == log["hw"] > 0
-    assert [value["state"] for key, value in state.items() if key.startswith("txn/")]
-    assert [value["last_sequence"] for key, value in state.items() if key.startswith("producer/")]

@@ -160,18 +160,6 @@ def test_a_success_saves_nothing(pytester: pytest.Pytester) -> None:
     assert not (pytester.path / "artefacts").exists()
 
 
-def test_a_fault_that_never_struck_fails_the_test(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        def test_it(fencepost_broker):
-            fencepost_broker.faults.add("when nobody sends EndTxn do drop")
-        """
-    )
-    result = pytester.runpytest()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(['*the fault "when nobody sends EndTxn do drop" never struck*'])
-
-
 def test_a_point_at_which_nothing_is_done_fails_the_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
