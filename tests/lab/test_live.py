@@ -28,6 +28,7 @@ from fencepost.cli.application import run
 from fencepost.lab.growing_run import DOWN, Entry
 from fencepost.lab.live import Live, Stage
 from fencepost.simulator.world.history import Appended, Bounded, Coordinated, Event
+from fencepost.testing.topic import create_topic
 from tests.kafka_bridge import aio, confluent
 from tests.kafka_bridge.libraries import Access
 from tests.lab.lab_process import lab
@@ -82,6 +83,15 @@ async def following(address: str, **security: Any) -> AsyncGenerator[Page]:
         nursery.start_soon(live.follow)
         yield Page(live)
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def followed(faults: tuple[str, ...] = ()) -> AsyncGenerator[tuple[Broker, Page]]:
+    """A broker in this process with the topic `orders`, and the page that follows it."""
+    with Broker(feed=StepFeed(), faults=faults) as broker:
+        create_topic(broker, "orders")
+        async with following(broker.address) as page:
+            yield broker, page
 
 
 def texts(document: Entry) -> str:
@@ -152,8 +162,7 @@ async def test_where_no_broker_was_seen_the_page_says_how_to_start_one() -> None
 @pytest.mark.trio
 async def test_a_broker_process_is_followed_through_a_kill_with_all_clients(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", options=FOLLOWED) as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("orders")
+        create_topic(broker, "orders")
         async with following(broker.address) as page:
             await page.until(lambda document: "ready" in texts(document))
             for send, value in ((pay, b"ours"), (pay_with_confluent, b"of C"), (pay_with_aiokafka, b"aio")):
@@ -179,12 +188,9 @@ async def test_a_broker_process_is_followed_through_a_kill_with_all_clients(tmp_
 @pytest.mark.trio
 async def test_a_crash_inside_the_process_loses_no_step() -> None:
     crash = "when coordinator of pay appends PREPARE_COMMIT do crash broker until after 50 ms"
-    with Broker(feed=StepFeed(), faults=[crash]) as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("orders")
-        async with following(broker.address) as page:
-            await trio.to_thread.run_sync(pay, broker.address, b"A")
-            document = await page.until(committed("A"))
+    async with followed((crash,)) as (broker, page):
+        await trio.to_thread.run_sync(pay, broker.address, b"A")
+        document = await page.until(committed("A"))
     told = texts(document)
     places = [told.index(word) for word in ("PrepareCommit", "crash", "restart", "CompleteCommit")]
     assert places == sorted(places)
@@ -194,28 +200,22 @@ async def test_a_crash_inside_the_process_loses_no_step() -> None:
 @pytest.mark.trio
 async def test_a_paused_broker_shows_what_it_did_last() -> None:
     pause = "when coordinator of pay appends PREPARE_COMMIT do pause broker"
-    with Broker(feed=StepFeed(), faults=[pause]) as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("orders")
-        async with following(broker.address) as page:
-            await page.until(lambda document: "ready" in texts(document))
-            paying = threading.Thread(target=pay, args=(broker.address, b"A"))
-            paying.start()
-            document = await page.until(lambda document: "pause" in texts(document))
-            assert texts(document).rstrip().endswith("fault at broker: pause")
-            broker.faults.list()[0].end()
-            await page.until(committed("A"))
-            paying.join()
+    async with followed((pause,)) as (broker, page):
+        await page.until(lambda document: "ready" in texts(document))
+        paying = threading.Thread(target=pay, args=(broker.address, b"A"))
+        paying.start()
+        document = await page.until(lambda document: "pause" in texts(document))
+        assert texts(document).rstrip().endswith("fault at broker: pause")
+        broker.faults.list()[0].end()
+        await page.until(committed("A"))
+        paying.join()
 
 
 @pytest.mark.trio
 async def test_every_decision_has_its_reason() -> None:
-    with Broker(feed=StepFeed()) as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("orders")
-        async with following(broker.address) as page:
-            await trio.to_thread.run_sync(be_fenced, broker.address)
-            document = await page.until(lambda document: "PRODUCER_FENCED" in texts(document))
+    async with followed() as (broker, page):
+        await trio.to_thread.run_sync(be_fenced, broker.address)
+        document = await page.until(lambda document: "PRODUCER_FENCED" in texts(document))
     whys = [step["why"] for step in document["steps"] if "why" in step]
     assert "PRODUCER_FENCED" in {why.get("error") for why in whys}
     decided = [step for step in document["steps"] if step["kind"] in ("appended", "coordinated", "bounded")]
@@ -228,9 +228,7 @@ async def test_every_decision_has_its_reason() -> None:
 
 @pytest.mark.trio
 async def test_readers_have_positions_and_isolation_levels() -> None:
-    with Broker(feed=StepFeed()) as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("orders")
+    async with followed() as (broker, page):
         pay(broker.address, b"A")
 
         def read() -> None:
@@ -240,9 +238,8 @@ async def test_readers_have_positions_and_isolation_levels() -> None:
                     pass
                 consumer.poll(100)
 
-        async with following(broker.address) as page:
-            await trio.to_thread.run_sync(read)
-            document = await page.until(lambda document: "orders-0@2" in texts(document))
+        await trio.to_thread.run_sync(read)
+        document = await page.until(lambda document: "orders-0@2" in texts(document))
     reader = next(each for each in document["participants"] if each["name"] == "reader")
     assert reader["isolation"] == "read_committed"
     changes = [step.get("changes", {}) for step in document["steps"]]
@@ -255,15 +252,12 @@ async def test_readers_have_positions_and_isolation_levels() -> None:
 @pytest.mark.trio
 async def test_names_and_values_are_plain_text_and_short() -> None:
     name, value = "<img src=x onerror=alert(1)>", b"<script>" + b"x" * 500
-    with Broker(feed=StepFeed()) as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("orders")
-        async with following(broker.address) as page:
-            for client_id, payer in ((name, "a"), ("y" * 200, "b"), ("broker", "c")):
-                pay(broker.address, value, client_id=client_id, transactional_id=payer)
-            document = await page.until(
-                lambda document: sum(each["result"] == "committed" for each in document["batches"]) == 3
-            )
+    async with followed() as (broker, page):
+        for client_id, payer in ((name, "a"), ("y" * 200, "b"), ("broker", "c")):
+            pay(broker.address, value, client_id=client_id, transactional_id=payer)
+        document = await page.until(
+            lambda document: sum(each["result"] == "committed" for each in document["batches"]) == 3
+        )
     shown = lanes(document)
     assert name in shown
     assert "broker (a client)" in shown
@@ -324,8 +318,7 @@ async def test_a_follower_that_was_too_slow_goes_on_with_the_state() -> None:
     feed = StepFeed()
     feed.buffer.steps_max = 100
     with Broker(feed=feed) as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("orders")
+        create_topic(broker, "orders")
         for number in range(20):
             pay(broker.address, b"%d" % number)
         async with following(broker.address) as page:
