@@ -9,8 +9,9 @@ Rule: what a start opens, the end closes in the opposite order. A kill closes no
 #
 # Ports come before everything that writes: a broker without them leaves no trace in the directory. But a
 # broker that already runs on the directory, or on one around it, often has the same port, and then the
-# directory is the cause. So it is looked at and claimed first, which writes nothing. Recovery is ordinary work
-# of the host: each log is led, and what its records decided is finished. Only then are connections accepted.
+# directory is the cause. So it is looked at and claimed first, which writes nothing. Recovery is ordinary
+# work of the host: each log is led, and what its records decided is finished. Only then are connections
+# accepted.
 #
 # A stop closes host, directory and listener, in this order (`_opened`). A kill skips it: recovery must cope
 # anyway; a clean stop only makes the next start faster. The machine (journal/power.py) outlives the broker:
