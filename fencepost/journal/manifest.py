@@ -73,7 +73,7 @@ class SegmentSummary:
     @cached_property
     def encoded(self) -> str:
         """Its JSON. A log has thousands of segments, and what is said of a full one is written each time."""
-        return _encode(attrs.asdict(self))
+        return _encode(attrs.asdict(self, recurse=False))
 
 
 @attrs.frozen(kw_only=True)
@@ -86,7 +86,7 @@ class SnapshotSummary:
     @cached_property
     def encoded(self) -> str:
         """Its JSON."""
-        return _encode(attrs.asdict(self))
+        return _encode(attrs.asdict(self, recurse=False))
 
 
 @attrs.frozen(kw_only=True)
@@ -486,15 +486,17 @@ def _encode_with_lists(
     return _seal(fields, place=place)
 
 
+_JSON: Final = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` would make one for each value
+
+
 def _encode(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    # Most fields are integers, and the encoder takes much longer for one.
+    return str(value) if type(value) is int else _JSON.encode(value)
 
 
 def _seal(fields: Mapping[str, str], *, place: str) -> bytes:
     """The object with these fields, whose values are JSON already."""
-    lines = [
-        f"  {json.dumps(name)}: {value}" for name, value in {**fields, WRITTEN_AS: _encode(place)}.items()
-    ]
+    lines = [f'  "{name}": {value}' for name, value in {**fields, WRITTEN_AS: _encode(place)}.items()]
     text = ("{\n" + ",\n".join(lines)).encode()
     return b'%b,\n  "%b": %d\n}\n' % (text, CHECKSUM.encode(), crc32c(text))
 
