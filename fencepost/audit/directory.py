@@ -11,6 +11,7 @@ from typing import NamedTuple
 from fencepost.check.findings import Findings, Place
 from fencepost.check.records import Internals
 from fencepost.check.scan import scan_log
+from fencepost.check.sealed_files import promised_end
 from fencepost.journal.layouts import KafkaLayout, LogLayout
 from fencepost.protocol.kraft_log import KraftCluster
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -77,13 +78,15 @@ def known_cluster(layout: LogLayout) -> KraftCluster:
     findings = Findings()  # the metadata is for `check` to judge
     internals = Internals(findings, is_kafka=isinstance(layout, KafkaLayout))
     if metadata in layout.partitions():
+        storage = layout.storages[layout.home(metadata)]
         log = scan_log(
-            layout.storages[layout.home(metadata)],
+            storage,
             metadata,
             was_closed=False,
             contents=internals.contents(metadata),
             findings=findings,
             is_sparse=layout.is_sparse,
+            promised=promised_end(storage, str(metadata), None),
         )
         if not log.is_whole:
             return KraftCluster()

@@ -79,6 +79,7 @@ DROPPED: Final = "it is dropped, and the next start reads more of the log"
 READERS: Final = "readers without a broker see too much or too little"
 LOST: Final = "readers were promised records that are not there"
 POWER: Final = "a loss of power took what was not synced; the next start removes this file"
+MOVED: Final = "a loss of power took the end of the deleted records; the next start moves the log start there"
 DELETED: Final = "records that were deleted are readable again, or live ones are not"
 REREAD: Final = "the next start reads all of the log"
 TRUSTED: Final = "the next start does not scan the segment and trusts these wrong values"
@@ -99,6 +100,62 @@ class TimeEntry(NamedTuple):
 
     timestamp: int
     offset: int
+
+
+@attrs.frozen
+class RightEntries:
+    """The entries of the indexes of a segment, as a scan makes them."""
+
+    log: ScannedLog
+    segment: ScannedSegment
+
+    @cached_property
+    def offsets(self) -> list[OffsetEntry]:
+        """Those of a full offset index."""
+        found: list[OffsetEntry] = []
+        since = 0
+        for batch in self.segment.batches:
+            if since > INTERVAL_BYTES:
+                found.append(OffsetEntry(batch.header.next_offset - 1, batch.position))
+                since = 0
+            since += batch.header.size
+        return found
+
+    @cached_property
+    def times(self) -> set[TimeEntry]:
+        """One for each batch that was newer than all before it; a time index has some of them."""
+        found: set[TimeEntry] = set()
+        newest = -1
+        for batch in self.segment.batches:
+            if batch.header.record_count and batch.header.max_timestamp > newest:
+                newest = batch.header.max_timestamp
+                found.add(TimeEntry(newest, batch.header.next_offset - 1))
+        return found
+
+    @cached_property
+    def aborted(self) -> list[LoggedAbort]:
+        """Those of the aborted transactions with their markers in the segment."""
+        first, end = self.segment.base_offset, self.segment.end_offset
+        return [aborted for aborted in self.log.model.aborted if first <= aborted.last_offset < end]
+
+    def packed(self, layout: struct.Struct) -> set[bytes]:
+        """The entries of one index as they are in its file."""
+        base = self.segment.base_offset
+        if layout is ABORTED_LAYOUT:
+            return {layout.pack(0, *aborted) for aborted in self.aborted}
+        if layout is OFFSET_LAYOUT:
+            return {layout.pack(each.offset - base, each.position) for each in self.offsets}
+        return {layout.pack(each.timestamp, each.offset - base) for each in self.times}
+
+    def last_offset(self, layout: struct.Struct, entry: tuple[int, ...]) -> int:
+        """The last offset of the batch that an entry is about; NO_OFFSET if it cannot be read."""
+        if layout is ABORTED_LAYOUT:
+            version, last_offset = entry[0], entry[3]
+            return last_offset if version == 0 else NO_OFFSET
+        return self.segment.base_offset + entry[0 if layout is OFFSET_LAYOUT else 1]
+
+
+Compare = Callable[[RightEntries, Place, list[tuple[Any, ...]]], None]
 
 
 @attrs.frozen
@@ -152,14 +209,14 @@ class DerivedFiles:
 
     def _check_indexes(self) -> None:
         for segment in self.log.segments:
-            self._check_index(segment, ".index", OFFSET_LAYOUT, self._compare_offsets)
-            self._check_index(segment, ".timeindex", TIME_LAYOUT, self._compare_times)
-            self._check_index(segment, ABORTED_SUFFIX, ABORTED_LAYOUT, self._compare_aborted)
+            right = RightEntries(self.log, segment)
+            self._check_index(right, ".index", OFFSET_LAYOUT, self._compare_offsets)
+            self._check_index(right, ".timeindex", TIME_LAYOUT, self._compare_times)
+            self._check_index(right, ABORTED_SUFFIX, ABORTED_LAYOUT, self._compare_aborted)
 
-    def _check_index(
-        self, segment: ScannedSegment, suffix: str, layout: struct.Struct, compare: Compare
-    ) -> None:
+    def _check_index(self, right: RightEntries, suffix: str, layout: struct.Struct, compare: Compare) -> None:
         """Read an index, and compare its whole entries with what a scan of its segment makes."""
+        segment = right.segment
         place = Place(segment.file.removesuffix(LOG_SUFFIX) + suffix)
         names = self.storage.files(self.log.directory)
         new, new_log = (file.rpartition("/")[2] + CLEANED_SUFFIX for file in (place.file, segment.file))
@@ -180,8 +237,8 @@ class DerivedFiles:
         if is_of_kafka and not is_aborted:
             whole = without_preallocated(whole, layout.size)
         if not self._has_final_indexes(segment) and not is_of_kafka:
-            whole = self._without_torn_end(place, whole, layout.size, self._right_entries(segment, suffix))
-        compare(segment, place, list(layout.iter_unpack(whole)))
+            whole = self._without_lost_end(place, whole, layout, right)
+        compare(right, place, list(layout.iter_unpack(whole)))
 
     @cached_property
     def _synced_bases(self) -> set[int]:
@@ -201,21 +258,25 @@ class DerivedFiles:
         is_synced = log.was_closed or log.is_sparse or segment.base_offset in self._synced_bases
         return segment.is_final and is_synced
 
-    def _right_entries(self, segment: ScannedSegment, suffix: str) -> set[bytes]:
-        """The entries that an index may have."""
-        base = segment.base_offset
-        if suffix == ABORTED_SUFFIX:
-            return {ABORTED_LAYOUT.pack(0, *aborted) for aborted in self._aborted_in(segment)}
-        if suffix == ".index":
-            return {
-                OFFSET_LAYOUT.pack(each.offset - base, each.position) for each in _offset_entries(segment)
-            }
-        return {TIME_LAYOUT.pack(each.timestamp, each.offset - base) for each in _time_entries(segment)}
+    def _without_lost_end(
+        self, place: Place, data: bytes, layout: struct.Struct, right: RightEntries
+    ) -> bytes:
+        """The entries of an index without those at its end that a loss of power explains. Either it has torn
+        them: zeros, perhaps after the first bytes of a right one. Or it took their batches from the log.
+        """
+        kept = self._without_torn_end(place, data, layout.size, right.packed(layout))
+        if self._manifest is not None and self._is_of_this_boot(self._manifest):
+            return kept
+        entries = list(layout.iter_unpack(kept))
+        count = len(entries)
+        while count and right.last_offset(layout, entries[count - 1]) >= self.log.end_offset:
+            count -= 1
+        if count < len(entries):
+            what = f"entry {count} is {entries[count]}, but the log ends at offset {self.log.end_offset}"
+            self.findings.note(place, what, REBUILT)
+        return kept[: count * layout.size]
 
     def _without_torn_end(self, place: Place, data: bytes, size: int, right: set[bytes]) -> bytes:
-        """The entries of an index without those at its end that a loss of power has torn: zeros, perhaps
-        after the first bytes of a right one.
-        """
         count = len(data) // size
         while count:
             entry = data[(count - 1) * size : count * size]
@@ -228,45 +289,36 @@ class DerivedFiles:
             self.findings.note(place, what, REBUILT)
         return data[: count * size]
 
-    def _compare_offsets(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
-        entries = [OffsetEntry(segment.base_offset + offset, position) for offset, position in raw]
-        self._compare_entries(segment, place, entries, _offset_entries(segment), SEEKS)
+    def _compare_offsets(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
+        base = right.segment.base_offset
+        entries = [OffsetEntry(base + offset, position) for offset, position in raw]
+        self._compare_entries(right.segment, place, entries, right.offsets, SEEKS)
 
-    def _compare_times(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
-        true = _time_entries(segment)
-        newest = max((each.timestamp for each in true), default=-1)
+    def _compare_times(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
+        newest = max((each.timestamp for each in right.times), default=-1)
         last = TimeEntry(-1, -1)
         for number, (timestamp, offset) in enumerate(raw):
-            entry = TimeEntry(timestamp, segment.base_offset + offset)
-            if entry not in true or entry.timestamp <= last.timestamp:
+            entry = TimeEntry(timestamp, right.segment.base_offset + offset)
+            if entry not in right.times or entry.timestamp <= last.timestamp:
                 what = f"entry {number} is {entry}, but no batch there had the newest timestamp"
                 self.findings.problem(place, what, SEEKS)
                 return
             last = entry
-        if newest > last.timestamp and self._has_final_indexes(segment):
+        if newest > last.timestamp and self._has_final_indexes(right.segment):
             what = f"the newest timestamp is {newest}, but the index ends at {last.timestamp}"
             self.findings.problem(place, what, "records are not found by their timestamp")
 
-    def _compare_aborted(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
+    def _compare_aborted(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
         for number, (version, *_) in enumerate(raw):
             if version != 0:
                 self.findings.problem(place, f"entry {number} is of version {version}", MISFILTERED)
                 return
-        entries = [LoggedAbort(*fields) for _, *fields in raw]
-        expected = self._aborted_in(segment)
+        entries, expected = [LoggedAbort(*fields) for _, *fields in raw], right.aborted
         if self.log.is_sparse:
             entries = [*map(self._as_a_leader_writes, entries, expected), *entries[len(expected) :]]
         else:
             entries = self._without_removed(entries, expected)
-        self._compare_entries(segment, place, entries, expected, MISFILTERED)
-
-    def _aborted_in(self, segment: ScannedSegment) -> list[LoggedAbort]:
-        """The aborted transactions with their markers in a segment."""
-        return [
-            aborted
-            for aborted in self.log.model.aborted
-            if segment.base_offset <= aborted.last_offset < segment.end_offset
-        ]
+        self._compare_entries(right.segment, place, entries, expected, MISFILTERED)
 
     def _without_removed(
         self, entries: Sequence[LoggedAbort], expected: Sequence[LoggedAbort]
@@ -473,7 +525,8 @@ class DerivedFiles:
         start, _, high_watermark = (manifest[name] for name in OFFSETS)
         if high_watermark > log.end_offset:
             what = f"its high watermark is {high_watermark}, but the log ends at {log.end_offset}"
-            self.findings.problem(place, what, LOST)
+            is_lost = not self._is_of_lost_power(manifest)
+            self.findings.tell(is_lost, place, what, LOST if is_lost else POWER)
             return
         is_exact = log.was_closed and high_watermark == log.end_offset
         # Segments may have been deleted since.
@@ -511,10 +564,16 @@ class DerivedFiles:
 
     def _is_shortened_by_power(self, manifest: Object) -> bool:
         """Whether the log ends before the manifest says, and a loss of power explains it."""
-        log, synced = self.log, manifest.get("durable_end")
-        is_shorter = any(listed["end_offset"] > log.end_offset for listed in manifest["segments"])
-        is_unsynced = isinstance(synced, int) and synced <= log.end_offset
-        return is_shorter and is_unsynced and not log.was_closed and not self._is_of_this_boot(manifest)
+        is_shorter = any(listed["end_offset"] > self.log.end_offset for listed in manifest["segments"])
+        return is_shorter and self._is_of_lost_power(manifest)
+
+    def _is_of_lost_power(self, manifest: Object) -> bool:
+        """Whether a loss of power since the manifest was written explains what the log lacks: all of it that
+        was synced is there.
+        """
+        log = self.log
+        is_enough = log.promised <= log.end_offset
+        return is_enough and not log.was_closed and not self._is_of_this_boot(manifest)
 
     def _check_written(self, place: Place, listed: Object) -> None:
         """The last segment in the manifest, if nothing was lost since: the broker lists a new segment before
@@ -655,7 +714,9 @@ class DerivedFiles:
             self.findings.problem(place, "its topic id is not that of the manifest", REFUSED)
             return 0
         if start > self.log.end_offset:
-            self.findings.problem(place, f"it says {start}, but the log ends at {self.log.end_offset}", LOST)
+            what = f"it says {start}, but the log ends at {self.log.end_offset}"
+            is_lost = self.log.was_closed or self.log.promised > self.log.end_offset
+            self.findings.tell(is_lost, place, what, LOST if is_lost else MOVED)
         elif manifest is not None and manifest["log_start_offset"] > max(start, self.log.start_offset):
             what = f"it says {start}, but the manifest says {manifest['log_start_offset']}"
             self.findings.problem(place, what, DELETED)
@@ -681,32 +742,6 @@ class DerivedFiles:
                 if place.file == CLEAN_FILE:  # it is about all partitions
                     what = f"{self.log.directory}, {what}"
                 self.findings.problem(place, what, means)
-
-
-def _offset_entries(segment: ScannedSegment) -> list[OffsetEntry]:
-    """The entries of a full offset index."""
-    found: list[OffsetEntry] = []
-    since = 0
-    for batch in segment.batches:
-        if since > INTERVAL_BYTES:
-            found.append(OffsetEntry(batch.header.next_offset - 1, batch.position))
-            since = 0
-        since += batch.header.size
-    return found
-
-
-def _time_entries(segment: ScannedSegment) -> set[TimeEntry]:
-    """An entry for each batch that was newer than all before it; a time index has some of them."""
-    found: set[TimeEntry] = set()
-    newest = -1
-    for batch in segment.batches:
-        if batch.header.record_count and batch.header.max_timestamp > newest:
-            newest = batch.header.max_timestamp
-            found.add(TimeEntry(newest, batch.header.next_offset - 1))
-    return found
-
-
-Compare = Callable[[ScannedSegment, Place, list[tuple[Any, ...]]], None]
 
 
 def _is_described(segment: ScannedSegment, entry: Object) -> bool:

@@ -23,7 +23,7 @@ from fencepost.check.findings import Findings, Place
 from fencepost.check.kafka_directory import check_kafka_directory
 from fencepost.check.records import Internals, reading_order
 from fencepost.check.scan import ScannedLog, scan_log, sizes_of
-from fencepost.check.sealed_files import CLEAN_FILE, Object, sealed_object
+from fencepost.check.sealed_files import CLEAN_FILE, Object, promised_end, sealed_object
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.data_directory import partitions_in
 from fencepost.journal.layouts import KafkaLayout, open_layout
@@ -79,6 +79,7 @@ def check_logs(storage: StorageReader) -> Findings:
                 was_closed=str(partition) in closed,
                 contents=(internals if is_known else Internals(findings)).contents(partition),
                 findings=findings,
+                promised=promised_end(storage, str(partition), closed.get(str(partition))),
             )
             if is_metadata and log.is_whole and cluster.is_known:
                 topic_ids, known = cluster.topic_ids(), cluster.partitions()

@@ -22,10 +22,18 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from fencepost.check.derived_files import MISFILTERED, REBUILT, SEEKS, DerivedFiles, OffsetEntry, TimeEntry
+from fencepost.check.derived_files import (
+    MISFILTERED,
+    REBUILT,
+    SEEKS,
+    DerivedFiles,
+    OffsetEntry,
+    RightEntries,
+    TimeEntry,
+)
 from fencepost.check.findings import Findings, Place
 from fencepost.check.records import Internals, reading_order
-from fencepost.check.scan import ScannedLog, ScannedSegment, follow_producers, scan_log
+from fencepost.check.scan import ScannedLog, follow_producers, scan_log
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.kafka_directory import (
     CLEAN_SHUTDOWN_FILE,
@@ -139,7 +147,8 @@ class KafkaFiles(DerivedFiles):
             self._check_snapshot(offset)
         self._check_epochs()
 
-    def _compare_offsets(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
+    def _compare_offsets(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
+        segment = right.segment
         number_at = {batch.position: number for number, batch in enumerate(segment.batches)}
         number_of = {batch.header.last_offset: number for number, batch in enumerate(segment.batches)}
         before = OffsetEntry(-1, -1)
@@ -156,7 +165,8 @@ class KafkaFiles(DerivedFiles):
                 return
             before = entry
 
-    def _compare_times(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
+    def _compare_times(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
+        segment = right.segment
         filled = [batch.header for batch in segment.batches if batch.header.record_count]
         bases = [header.base_offset for header in filled]
         newest = list(accumulate((header.max_timestamp for header in filled), max))
@@ -177,12 +187,12 @@ class KafkaFiles(DerivedFiles):
             what = f"the newest timestamp is {newest[-1]}, but the index ends at {before.timestamp}"
             self.findings.problem(place, what, "records are not found by their timestamp")
 
-    def _compare_aborted(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
-        log = self.log
+    def _compare_aborted(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
+        log, segment = self.log, right.segment
         if not segment.is_final:
             raw = [entry for entry in raw if entry[3] < segment.end_offset]
         if self._knows_its_beginning and not log.has_gap(-1, segment.end_offset):
-            super()._compare_aborted(segment, place, raw)
+            super()._compare_aborted(right, place, raw)
             return
         # Compaction keeps entries of transactions of which no record is left, and first offsets of those that
         # lost their first records. A segment that it writes has no entry of a transaction without a batch.

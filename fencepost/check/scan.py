@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.check.findings import Findings, Place
+from fencepost.journal.recovery import batch_after
 from fencepost.journal.storage import ReadableFile, StorageReader
 from fencepost.log_model.partitions import ModelProducer, PartitionModel
 from fencepost.protocol.batches import (
@@ -41,6 +42,7 @@ CUT: Final = (
     "the broker refuses this log, unless these bytes are only a torn, unsynced tail; "
     "`fencepost repair` lists what can be saved"
 )
+TORN: Final = "a torn tail, which nothing promised to keep: the next start cuts it off"
 KAFKA_CUT: Final = "readers stop here, and a broker that recovers this log drops what follows"
 FENCED: Final = "a producer that had been fenced could write"
 
@@ -106,6 +108,8 @@ class ScannedLog:
     """Whether Apache Kafka wrote the log. Offsets may be missing in it: Kafka's compaction leaves gaps,
     Fencepost's fills them.
     """
+    promised: int = 0
+    """The offset below which a start of the broker demands every byte."""
     segments: list[ScannedSegment] = attrs.Factory(list[ScannedSegment])
     is_whole: bool = True
     covered: list[tuple[int, int]] = attrs.Factory(list[tuple[int, int]])
@@ -199,11 +203,12 @@ def scan_log(
     contents: RecordReader,
     findings: Findings,
     is_sparse: bool = False,
+    promised: int = 0,
 ) -> ScannedLog:
-    """Reads all segments of a partition. `was_closed`: its broker stopped cleanly, so no end may be torn.
-    `is_sparse`: as in ScannedLog.
+    """Reads all segments of a partition. `was_closed`: its broker stopped cleanly. `is_sparse` and
+    `promised`: as in ScannedLog.
     """
-    log = ScannedLog(partition, was_closed, is_sparse)
+    log = ScannedLog(partition, was_closed, is_sparse, promised)
     sizes = sizes_of(storage, log.directory)
     scan = _Scan(storage, log, contents, findings)
     for base, size in sizes.items():
@@ -244,38 +249,52 @@ class _Scan:
     def read(self, segment: ScannedSegment, size: int) -> None:
         """The valid batches of one file, up to the first that is not."""
         with closing(self.storage.open(segment.file)) as file:
-            while segment.size < size and (batch := self._batch(file, segment, size)) is not None:
-                segment.add(batch)
+            while segment.size < size:
+                found = self._next(file, segment, left=size - segment.size)
+                if isinstance(found, str):
+                    self._stop(file, segment, size, found)
+                    break
+                self._add(segment, *found)
         self.findings.batches += len(segment.batches)
         self.findings.bytes += segment.size
 
-    def _batch(self, file: ReadableFile, segment: ScannedSegment, size: int) -> ScannedBatch | None:
-        """The next batch; None at an end that a kill has torn, or at a fault."""
-        position, left, place = segment.size, size - segment.size, Place(segment.file, segment.end_offset)
+    def _next(
+        self, file: ReadableFile, segment: ScannedSegment, *, left: int
+    ) -> tuple[BatchHeader, bytes] | str:
+        """The next batch, or why there is none."""
+        position, expected = segment.size, segment.end_offset
         try:
             header = read_header(file.read(position, HEADER_SIZE)) if left >= HEADER_SIZE else None
         except ProtocolViolation as violation:
-            return self.fail(place, f"no batch at byte {position}: {violation}")
+            return f"no batch at byte {position}: {violation}"
         if header is None or header.size > left:
-            what = f"{left} bytes at the end are not a complete batch"
-            if segment.is_final:
-                return self.fail(place, what)
-            return self.findings.note(place, what, "a write was cut short; the next start drops it")
+            return f"{left} bytes at the end are not a complete batch"
         data = file.read(position, header.size)
         if not checksum_matches(data, 0, header):
-            return self.fail(place, f"the checksum of the batch at byte {position} does not match its bytes")
-        if header.base_offset > segment.end_offset and self.log.is_sparse:
-            self.log.covered.append((segment.end_offset, header.base_offset))
-        elif header.base_offset != segment.end_offset:
-            what = f"a batch begins at offset {header.base_offset} where {segment.end_offset} was expected"
-            return self.fail(place, what)
+            return f"the checksum of the batch at byte {position} does not match its bytes"
+        if header.base_offset != expected and not (self.log.is_sparse and header.base_offset > expected):
+            return f"a batch begins at offset {header.base_offset} where {expected} was expected"
         if header.leader_epoch < self.leader_epoch:
-            what = f"a batch of leader epoch {header.leader_epoch} after one of {self.leader_epoch}"
-            return self.fail(place, what)
+            return f"a batch of leader epoch {header.leader_epoch} after one of {self.leader_epoch}"
+        return header, data
+
+    def _add(self, segment: ScannedSegment, header: BatchHeader, data: bytes) -> None:
+        if header.base_offset > segment.end_offset:
+            self.log.covered.append((segment.end_offset, header.base_offset))
         self.leader_epoch = header.leader_epoch
         if header.is_covering:
             self.log.covered.append((header.base_offset, header.next_offset))
-        return self._looked_into(ScannedBatch(segment.file, position, header, None), data)
+        segment.add(self._looked_into(ScannedBatch(segment.file, segment.size, header, None), data))
+
+    def _stop(self, file: ReadableFile, segment: ScannedSegment, size: int, what: str) -> None:
+        """The log ends before its file does: at a torn tail, or at a fault."""
+        end = segment.end_offset
+        may_be_torn = not segment.is_final and end >= self.log.promised
+        # Nothing valid follows a torn tail.
+        if may_be_torn and batch_after(file, segment.size, size, end=end) is None:
+            self.findings.note(Place(segment.file, end), what, TORN)
+        else:
+            self.fail(Place(segment.file, end), what)
 
     def _looked_into(self, batch: ScannedBatch, data: bytes) -> ScannedBatch:
         try:

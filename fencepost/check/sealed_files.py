@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, cast
 
+from fencepost.journal.storage import StorageReader
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.terms import parse_topic_id
 
@@ -67,3 +68,23 @@ def is_list_of(value: Any, fields: tuple[str, ...]) -> bool:
         isinstance(entry, dict) and all(isinstance(cast("Object", entry).get(name), int) for name in fields)
         for entry in entries
     )
+
+
+def promised_end(storage: StorageReader, directory: str, closed: Object | None) -> int:
+    """The offset below which a start of the broker demands every byte of a log, by its manifest, its
+    checkpoint and its entry in the mark of a clean stop. A damaged file promises nothing.
+    """
+    manifest = _object_or_empty(storage, f"{directory}/{MANIFEST}")
+    is_of_this_boot = manifest.get("boot_id") == storage.boot_id != ""
+    promised = manifest.get("high_watermark" if is_of_this_boot else "durable_end")
+    listed = _object_or_empty(storage, f"{directory}/{CHECKPOINT}").get("segments")
+    entries = cast("list[Object]", listed) if is_list_of(listed, ("end_offset",)) else []
+    ends = [promised, (closed or {}).get("end_offset"), *[entry["end_offset"] for entry in entries]]
+    return max([0, *[end for end in ends if isinstance(end, int)]])
+
+
+def _object_or_empty(storage: StorageReader, path: str) -> Object:
+    try:
+        return sealed_object(storage.read_file(path) or b"", path)
+    except ValueError:
+        return {}

@@ -83,9 +83,9 @@ from fencepost.journal.storage import (
     TEMPORARY_SUFFIX,
     DamagedLog,
     ForeignLog,
+    ReadableFile,
     ReplacedFile,
     Storage,
-    StorageFile,
 )
 from fencepost.protocol.batches import (
     HEADER_SIZE,
@@ -270,7 +270,7 @@ class Recovery:
             raise self._damaged(what, end, promised)
         if self._cut is not None:
             size = self._cut.size + self._dropped_bytes
-            after = _batch_after(self._cut.file, self._cut.size, size, end=end)
+            after = batch_after(self._cut.file, self._cut.size, size, end=end)
             self._cut.release()
             if after is not None:
                 what = f"{self._where} is damaged ({self._why}), and valid batches follow"
@@ -497,7 +497,7 @@ def _replay_segment(
     return None
 
 
-def _batch_after(file: StorageFile, start: int, size: int, *, end: int) -> int | None:
+def batch_after(file: ReadableFile, start: int, size: int, *, end: int) -> int | None:
     """The base offset of a valid batch that begins after byte `start`, with records beyond offset `end`."""
     position = start + 1
     while position + HEADER_SIZE <= size:

@@ -323,23 +323,19 @@ class _Planner:
 
     def _look_at_end(self, log: SalvagedLog) -> None:
         closed = self.closed.get(str(log.partition))
-        is_closed = closed is not None
         if closed is not None and log.end_offset > closed.end_offset:
             # The batches follow each other: the log is a newer copy than the mark.
             self.plan.files[CLEAN_FILE] = None
             because = f"it says that {log.partition} ends at {closed.end_offset}, and not at {log.end_offset}"
             stake, saved = "nothing: the next start reads more", "it is set aside, and all records are kept"
             self._report(CLEAN_FILE, "damaged derived file", because, stake, saved)
-        if log.torn is not None and (is_closed or not log.torn.is_batch):
+        if log.torn is not None and closed is not None:
             log.segments[-1].is_altered = True
-            because, stake = "the log was closed cleanly before these bytes", "nothing"
-            if not is_closed:
-                because = "they are not the beginning of a batch"
-                stake = f"records written to {log.partition} shortly before the broker died, if any"
+            because = "the log was closed cleanly before these bytes"
+            span = (log.torn.first_byte, log.torn.end_byte)
             self._report(
-                log.torn.file, "bytes after the end", because, stake, "they are cut off",
-                span=(log.torn.first_byte, log.torn.end_byte),
-            )  # fmt: skip
+                log.torn.file, "bytes after the end", because, "nothing", "they are cut off", span=span
+            )
 
     def _look_into(self, log: SalvagedLog) -> None:
         """Read the records of an internal topic."""
@@ -392,7 +388,7 @@ class _Planner:
             decisions = [each for here in decided.get(partition, {}).values() for each in here]
             markers = sum(each.is_complete and each.decided_ms >= since for each in decisions)
             witness = witness_of(self.storage, partition, self.closed.get(str(partition)))
-            end = max(markers, witness.bounds.promised)
+            end = max(markers, witness.bounds.start, witness.bounds.promised)
             if partition in self.vanished or end:
                 # At least one offset, so that the log says that something is lost.
                 self._miss(partition, max(self.committed.get(partition, 0), end, 1))
@@ -436,7 +432,7 @@ class _Planner:
             )
 
     def _cut_tails(self) -> None:
-        """Cut torn tails off. A start would do so as well, but until then `check` would still report them."""
+        """Cut torn tails off. A start would do so as well, but until then `check` has a note about them."""
         is_needed = any(plan.is_needed for plan in self.logs.values())
         for plan in self.logs.values():
             if is_needed and plan.log.torn is not None:

@@ -113,14 +113,11 @@ class SalvagedSegment:
 
 
 class TornTail(NamedTuple):
-    """Bytes at the end of a log that were never promised: the next start cuts them off. `is_batch`: the
-    beginning of one, as the death of a broker leaves it.
-    """
+    """Bytes at the end of a log that were never promised: the next start cuts them off."""
 
     file: str
     first_byte: int
     end_byte: int
-    is_batch: bool
 
 
 @attrs.define(eq=False)
@@ -361,8 +358,7 @@ class _Reader:
             least = max(expected, self.bounds.promised, self.unconfirmed_end)
             end = least if self.limit is None else self.limit
             if end == expected and self.limit is None:
-                is_batch = at + max(HEADER_SIZE, _size_at(data, at)) > len(data)
-                self.log.torn = TornTail(self.file, at, len(data), is_batch)
+                self.log.torn = TornTail(self.file, at, len(data))
                 return following
         lost = LostRange(kind, expected, end, self.file, at, following, because)
         lost.may_hold_markers = not self._is_one_data_batch(at, following, expected, end)
@@ -451,13 +447,6 @@ class _Reader:
             return False
         is_one = at + header.size == following and (header.base_offset, header.next_offset) == (expected, end)
         return is_one and not CONTROL_BATCH_SIZE <= header.size <= CONTROL_BATCH_SIZE_MAX
-
-
-def _size_at(data: Buffer, at: int) -> int:
-    try:
-        return read_header(data, at).size
-    except ProtocolViolation:
-        return 0
 
 
 def _scanned(file: str, position: int, header: BatchHeader, batch: Buffer) -> ScannedBatch:

@@ -138,7 +138,7 @@ def witness_of(
     last_base = None if last_begun is None else last_begun.base_offset
     bounds = Bounds(
         start=start,
-        promised=max(start, promised),
+        promised=promised,
         closed_at=closed_at,
         last_base=last_base,
         ends={each.base_offset: each.end_offset for each in synced}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import attrs
 import pytest
 
-from fencepost.check.derived_files import LOST, POWER
+from fencepost.check.derived_files import LOST, MOVED, POWER
 from fencepost.check.directory import CATALOGUE, check_directory
 from fencepost.check.findings import Finding, Severity
+from fencepost.check.scan import CUT, TORN
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.indexes import ABORTED_ENTRY, OFFSET_ENTRY, TIME_ENTRY
 from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import encode_json
 from fencepost.journal.storage import DamagedLog
-from fencepost.protocol.batches import TRANSACTIONAL_BIT, read_header
+from fencepost.protocol.batches import HEADER_SIZE, TRANSACTIONAL_BIT, read_header
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import INT32_MAX, TransactionState
 from fencepost.repair.plan import make_plan
@@ -56,6 +58,8 @@ from tests.check.planting import (
     rewrite,
     unknown_state,
 )
+
+SMALL_START: Final = "orders-1/log-start-offset.json"
 
 # --- the table -------------------------------------------------------------------------------------------
 
@@ -769,15 +773,96 @@ def test_a_synced_end_that_is_gone_is_a_problem() -> None:
         Journal(at, SMALL)
 
 
-def test_an_end_below_the_high_watermark_that_is_gone_is_a_problem() -> None:
-    """Readers may have it, although no sync had promised it: with --sync none, a loss of power takes such."""
+def agreed(at: Directory, means: str) -> None:
+    """The check has notes and no problem, a repair has nothing to do, and a start serves the log; afterwards
+    the check has nothing to say of it.
+    """
+    findings = [each for each in check_directory(at).found if each.file.startswith(str(SMALL))]
+    assert means in [each.means for each in findings]
+    assert {each.severity for each in findings} == {Severity.NOTE}
+    assert make_plan(at).damages == []
+    DataDirectory.open(at).journal(SMALL)
+    assert [each for each in check_directory(at).found if each.file.startswith(str(SMALL))] == []
+
+
+def test_an_end_below_the_high_watermark_that_power_took_is_a_note() -> None:
+    """With --sync none, readers may have it, although no sync had promised it."""
     at, manifest = after_power_loss(), "orders-1/manifest.json"
+    end = read_header(at.batches(SMALL_LOG)[-1]).next_offset
+    adjust(manifest, high_watermark=end + 1, durable_end=-1)(at)
+    agreed(at, POWER)
+    assert not at.files("orders-1").get("manifest.json")
+
+
+def test_an_end_below_the_high_watermark_that_was_synced_is_a_problem() -> None:
+    at, manifest = after_power_loss(durable_end=1), "orders-1/manifest.json"
     end = read_header(at.batches(SMALL_LOG)[-1]).next_offset
     adjust(manifest, high_watermark=end + 1)(at)
     (problem,) = [each for each in check_directory(at).found if each.severity is Severity.PROBLEM]
     assert (problem.file, problem.means) == (manifest, LOST)
-    Journal(at, SMALL)
-    assert not at.files("orders-1").get("manifest.json"), "the next start serves what is there"
+    assert make_plan(at).damages
+    with pytest.raises(DamagedLog):
+        Journal(at, SMALL)
+
+
+def test_a_log_start_beyond_an_end_that_power_took_is_a_note() -> None:
+    at = after_power_loss()
+    adjust("orders-1/manifest.json", durable_end=-1)(at)
+    data = DataDirectory.open(before := killed())
+    data.journal(SMALL).move_log_start(data.journal(SMALL).log_end_offset)
+    at.put(SMALL_START, before.get(SMALL_START))
+    agreed(at, MOVED)
+
+
+def torn_batch(at: Directory) -> bytes:
+    return at.batches(SMALL_LOG)[-1]
+
+
+TAILS: dict[str, Callable[[Directory], bytes]] = {
+    "zeros": lambda _: bytes(200),
+    "a few zeros": lambda _: bytes(7),
+    "a text": lambda _: b"no batch" * 20,
+    "the beginning of a batch": lambda at: torn_batch(at)[:-1],
+    "the beginning of a batch, then zeros": lambda at: torn_batch(at)[:-9] + bytes(9),
+    "a header, then zeros": lambda at: torn_batch(at)[:HEADER_SIZE].ljust(len(torn_batch(at)), b"\0"),
+    "a batch that is already there": torn_batch,
+}
+
+
+def with_tail(tail: bytes, *, is_synced: bool) -> Directory:
+    """What orders-1 looks like if the machine lost its power while the last batch was written, and this is
+    what the disk has in its place; `is_synced`: the batch was promised.
+    """
+    at = after_power_loss(durable_end=int(is_synced))
+    at.grow(SMALL_LOG, tail)
+    return at
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_a_torn_tail_is_a_note(tail: str) -> None:
+    agreed(with_tail(TAILS[tail](after_power_loss()), is_synced=False), TORN)
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_a_tail_in_the_place_of_a_promised_batch_is_a_problem(tail: str) -> None:
+    at = with_tail(TAILS[tail](after_power_loss()), is_synced=True)
+    problems = [each for each in check_directory(at).found if each.severity is Severity.PROBLEM]
+    assert [(each.file, each.means) for each in problems] == [(SMALL_LOG, CUT)]
+    assert make_plan(at).damages
+    with pytest.raises(DamagedLog):
+        Journal(at, SMALL)
+
+
+def test_a_batch_after_damage_is_no_torn_tail() -> None:
+    first, last = after_power_loss().batches(SMALL_LOG)[-1], killed().batches(SMALL_LOG)[-1]
+    at = with_tail(b"", is_synced=False)
+    at.put(SMALL_LOG, at.get(SMALL_LOG)[: -len(first)] + bytes(len(first)) + last)
+    adjust("orders-1/manifest.json", high_watermark=0, last_stable_offset=0, durable_end=-1)(at)
+    problems = [each for each in check_directory(at).found if each.severity is Severity.PROBLEM]
+    assert (SMALL_LOG, CUT) in [(each.file, each.means) for each in problems]
+    assert make_plan(at).damages
+    with pytest.raises(DamagedLog, match="and valid batches follow"):
+        Journal(at, SMALL)
 
 
 def test_an_end_that_is_gone_is_a_problem_while_the_machine_runs() -> None:
