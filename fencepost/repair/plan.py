@@ -25,7 +25,7 @@ from fencepost.check.derived_files import INDEX_SUFFIXES
 from fencepost.check.directory import check_logs, vanished_logs
 from fencepost.check.findings import FindingKind, Findings, Severity
 from fencepost.check.records import Internals
-from fencepost.check.scan import ScannedBatch, offset_of, sizes_of
+from fencepost.check.scan import ScannedBatch, log_file, offset_of, sizes_of
 from fencepost.check.sealed_files import CHECKPOINT, CLEAN_FILE, LOG_START, MANIFEST
 from fencepost.check.snapshot_files import SNAPSHOT_SUFFIX
 from fencepost.journal.catalogue import CATALOGUE_FILE, damaged_lines, why_incomplete
@@ -82,7 +82,8 @@ from fencepost.repair.salvage import (
     mend_epochs,
     salvage,
 )
-from fencepost.repair.witnesses import kind_of, witness_of
+from fencepost.repair.unlisted import are_own
+from fencepost.repair.witnesses import Witness, kind_of, witness_of
 
 METADATA: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _DERIVED: Final = (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, f"/{MANIFEST}", f"/{CHECKPOINT}")
@@ -118,6 +119,8 @@ class LogPlan:
     appended: list[bytearray] = attrs.Factory(list[bytearray])
     derived: set[str] = attrs.Factory(set[str])
     """Derived files that are set aside and rebuilt."""
+    believes_manifest: bool = True
+    """False if its manifest is not that of this log, and with it what it says of other files."""
     log_start: int | None = None
     """What to write as the log start offset, None if its file is right."""
     topic_id: bytes = NO_TOPIC_ID
@@ -297,9 +300,12 @@ class _Planner:
         known = self.cluster.leaders.get(partition)
         known_id = NO_TOPIC_ID if known is None else known.topic_id
         witness = witness_of(self.storage, partition, self.closed.get(str(partition)), known_id=known_id)
-        log = salvage(self.storage, partition, witness.bounds, kind_of(partition, self.cluster))
+        log = self._salvaged(partition, witness)
         plan = self.logs[partition] = LogPlan(log, topic_id=witness.topic_id)
-        mend_epochs(self.storage, log, self._newest_epoch(partition))
+        unlisted = witness.bounds.unlisted(sizes_of(self.storage, str(partition)))
+        if unlisted:
+            witness = self._doubt_manifest(plan, witness, unlisted)
+            log = plan.log
         if partition == METADATA:
             self.cluster = metadata.follow(self.storage, log)
         if partition.topic in INTERNAL_TOPICS:
@@ -312,6 +318,34 @@ class _Planner:
         plan.model, plan.last_epoch, plan.is_compacted = model_of(log), last_epoch(log), is_compacted(log)
         if not log.is_altered and log.torn is None:
             log.forget_batches()  # a directory may hold more than memory does
+
+    def _salvaged(self, partition: TopicPartition, witness: Witness) -> SalvagedLog:
+        log = salvage(self.storage, partition, witness.bounds, kind_of(partition, self.cluster))
+        mend_epochs(self.storage, log, self._newest_epoch(partition))
+        return log
+
+    def _doubt_manifest(self, plan: LogPlan, believed: Witness, unlisted: list[int]) -> Witness:
+        """Either the last segments are not of this log, or its manifest is not. Read the log without the
+        manifest, and return what the other small files say, if the segments were written here.
+        """
+        partition = plan.log.partition
+        doubting = witness_of(
+            self.storage,
+            partition,
+            self.closed.get(str(partition)),
+            known_id=plan.topic_id,
+            believes_manifest=False,
+        )
+        log = self._salvaged(partition, doubting)
+        if not are_own(self.storage, log, unlisted):
+            return believed
+        plan.log, plan.believes_manifest, file = log, False, f"{partition}/{MANIFEST}"
+        plan.derived.add(file)
+        first = log_file(str(partition), unlisted[0])
+        because = f"it does not list {first}, which continues the log: it is older than the log, or of a copy"
+        saved = "it is set aside, and all records are kept"
+        self._report(file, "damaged derived file", because, "nothing", saved)
+        return doubting
 
     def _newest_epoch(self, partition: TopicPartition) -> int:
         """No batch of a partition has a leader epoch above this one."""
@@ -500,6 +534,8 @@ class _Planner:
             plan = plans.get(directory)
             if plan is None or finding.severity is not Severity.PROBLEM:
                 continue
+            if not plan.believes_manifest and (name == LOG_START or name.endswith(SNAPSHOT_SUFFIX)):
+                continue  # it may only differ from the manifest
             if name == LOG_START and plan.log_start is None and not plan.log.is_altered:
                 self._renew_log_start(plan.log.partition, finding.what)
             elif finding.file.endswith(_DERIVED) and finding.file not in plan.derived:

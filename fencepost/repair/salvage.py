@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from enum import Enum
 from typing import Final, NamedTuple
@@ -111,6 +111,11 @@ class SalvagedSegment:
     pieces: list[Piece] = attrs.Factory(list[Piece])
     is_altered: bool = False
 
+    @property
+    def is_intact(self) -> bool:
+        """Whether nothing of the file is lost."""
+        return not self.is_altered and all(isinstance(piece, IntactBatch) for piece in self.pieces)
+
 
 class TornTail(NamedTuple):
     """Bytes at the end of a log that were never promised: the next start cuts them off."""
@@ -193,6 +198,10 @@ class Bounds:
     """Where segments ended, by their base offsets."""
     snapshots: KnownSnapshots = attrs.Factory(lambda: KnownSnapshots({}))
 
+    def unlisted(self, bases: Iterable[int]) -> list[int]:
+        """Those of the base offsets that come after the last segment that was begun."""
+        return [] if self.last_base is None else [base for base in bases if base > self.last_base]
+
 
 def salvage(
     storage: StorageReader, partition: TopicPartition, bounds: Bounds, belongs: Belongs
@@ -205,10 +214,9 @@ def salvage(
             del sizes[base]
             file = log_file(str(partition), base)
             log.strays[file] = f"the log was closed at offset {bounds.closed_at}, without this segment"
-    if bounds.last_base is not None:
-        for base in [base for base in sizes if base > bounds.last_base]:
-            del sizes[base]
-            log.strays[log_file(str(partition), base)] = f"{MANIFEST_FILE} does not list it"
+    for base in bounds.unlisted(sizes):
+        del sizes[base]
+        log.strays[log_file(str(partition), base)] = f"{MANIFEST_FILE} does not list it"
     expected, bases, promised = min([bounds.start, *sizes]), sorted(sizes), bounds.promised
     cleaned_end = 0
     for number, base in enumerate(bases):

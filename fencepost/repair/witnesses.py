@@ -105,10 +105,12 @@ def witness_of(
     closed: SyncedSegment | None,
     *,
     known_id: bytes = NO_TOPIC_ID,
+    believes_manifest: bool = True,
 ) -> Witness:
     """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file.
     `closed` is the last segment in the mark of a clean stop, `known_id` the id of the topic in the metadata.
-    ReplacedFile if a log file is not the one that was written here.
+    Without `believes_manifest`, nothing counts of the manifest but its topic id. ReplacedFile if a log file
+    is not the one that was written here.
     """
     directory, bad_log_start = str(partition), None
     closed_at = None if closed is None else closed.end_offset
@@ -117,6 +119,9 @@ def witness_of(
     manifest = _manifest(storage, directory)
     if manifest is not None:
         topic_id = manifest.topic_id
+    if not believes_manifest:
+        manifest = None
+    if manifest is not None:
         start, promised = manifest.log_start_offset, max(promised, manifest.promised_end(storage.boot_id))
         if manifest.segments and manifest.is_of_boot(storage.boot_id):
             last_begun = manifest.segments[-1]
