@@ -12,8 +12,8 @@ from typing import Any, Final
 import attrs
 
 from fencepost.audit.rows import Row, finding_rows
-from fencepost.check.derived_files import MISFILTERED
 from fencepost.check.findings import Findings, Place
+from fencepost.check.meanings import MISFILTERED
 from fencepost.check.scan import ScannedBatch, ScannedLog, ScannedSegment, judge
 from fencepost.check.txn_consistency import check_histories, tell
 from fencepost.journal.segments import LOG, TRANSACTION_INDEX, parse_file_name

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from fencepost.check.derived_files import DerivedFiles
+from fencepost.check.derived_files import check_derived_files
 from fencepost.check.findings import Findings, Place
 from fencepost.check.kafka_directory import check_kafka_directory
 from fencepost.check.records import Internals, reading_order
@@ -87,7 +87,7 @@ def check_logs(storage: StorageReader) -> Findings:
                 means = UNSERVED if partition.topic in topic_ids else f"{UNSERVED}, {ADOPTED}"
                 findings.note(Place(log.directory), "the metadata has no such partition", means)
             if log.is_whole:
-                DerivedFiles(storage, log, closed.get(log.directory), findings).check()
+                check_derived_files(storage, log, closed.get(log.directory), findings)
             if log.is_whole and is_known:
                 whole.append(log)
             for segment in log.segments:

@@ -17,23 +17,13 @@ of them, are of different moments.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
-from fencepost.check.derived_files import (
-    MISFILTERED,
-    REBUILT,
-    SEEKS,
-    DerivedFiles,
-    OffsetEntry,
-    RightEntries,
-    TimeEntry,
-)
 from fencepost.check.findings import Findings, Place
+from fencepost.check.kafka_files import check_kafka_files
 from fencepost.check.records import Internals, reading_order
-from fencepost.check.scan import ScannedLog, follow_producers, scan_log
+from fencepost.check.scan import ScannedLog, scan_log
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.kafka_directory import (
     CLEAN_SHUTDOWN_FILE,
@@ -46,13 +36,10 @@ from fencepost.journal.kafka_directory import (
     read_topic_id,
 )
 from fencepost.journal.storage import directory_name
-from fencepost.log_model.partitions import LoggedAbort, ModelProducer
 from fencepost.protocol.kraft_log import KraftCluster
-from fencepost.protocol.terms import NO_OFFSET, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition
 
-EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
-MISLED_FOLLOWERS: Final = "a follower may cut its log at the wrong place when the leader changes"
 LOST: Final = "the end of the log was lost, or the files are of different moments"
 RUNNING: Final = (
     "the broker is running or was killed, or the files were copied while it ran: its logs "
@@ -78,7 +65,7 @@ def check_kafka_directory(directory: KafkaDirectory) -> Findings:
                 is_sparse=True,
             )
             if log.is_whole:
-                KafkaFiles(directory.storage, log, None, findings).check()
+                check_kafka_files(directory.storage, log, findings)
                 whole.append(log)
             for segment in log.segments:
                 segment.batches.clear()  # the other checks need only the state after them
@@ -132,114 +119,3 @@ def _check_checkpoints(directory: KafkaDirectory, logs: Sequence[ScannedLog], fi
             if end is not None and offset > end:
                 what = f"it says {offset} of {partition}, whose log ends at {end}"
                 findings.tell(directory.was_closed, Place(name), what, LOST)
-
-
-class KafkaFiles(DerivedFiles):
-    """The files next to a log of Kafka that has no fault itself."""
-
-    def check(self) -> None:
-        self._check_strays()
-        snapshots = self._snapshot_offsets()
-        self._begin_with_snapshot()
-        follow_producers(self.log, {*snapshots}, self.findings)
-        self._check_indexes()
-        for offset in snapshots:
-            self._check_snapshot(offset)
-        self._check_epochs()
-
-    def _compare_offsets(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
-        segment = right.segment
-        number_at = {batch.position: number for number, batch in enumerate(segment.batches)}
-        number_of = {batch.header.last_offset: number for number, batch in enumerate(segment.batches)}
-        before = OffsetEntry(-1, -1)
-        for number, (relative, position) in enumerate(raw):
-            entry = OffsetEntry(segment.base_offset + relative, position)
-            if entry.offset >= segment.end_offset and not segment.is_final:
-                return  # of a batch that was not copied, or torn
-            first, last = number_at.get(position), number_of.get(entry.offset)
-            # Before 4.0 one entry could be about several batches that came together: where the first of them
-            # begins, and where the last one ends.
-            if first is None or last is None or last < first or not before < entry:
-                what = f"entry {number} is {entry}, but no batch there ends with this offset"
-                self.findings.problem(place, what, SEEKS)
-                return
-            before = entry
-
-    def _compare_times(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
-        segment = right.segment
-        filled = [batch.header for batch in segment.batches if batch.header.record_count]
-        bases = [header.base_offset for header in filled]
-        newest = list(accumulate((header.max_timestamp for header in filled), max))
-        before = TimeEntry(-1, -1)
-        for number, (timestamp, relative) in enumerate(raw):
-            entry = TimeEntry(timestamp, segment.base_offset + relative)
-            if entry.offset >= segment.end_offset and not segment.is_final:
-                return
-            at = bisect_right(bases, entry.offset) - 1
-            is_true = at >= 0 and filled[at].max_timestamp == timestamp == newest[at]
-            if not is_true or entry.offset > filled[at].last_offset or timestamp <= before.timestamp:
-                what = f"entry {number} is {entry}, but no batch there had the newest timestamp"
-                self.findings.problem(place, what, SEEKS)
-                return
-            before = entry
-        # An entry of timestamp 0 and relative offset 0 looks the same as preallocated space.
-        if newest and newest[-1] > max(before.timestamp, 0) and segment.is_final:
-            what = f"the newest timestamp is {newest[-1]}, but the index ends at {before.timestamp}"
-            self.findings.problem(place, what, "records are not found by their timestamp")
-
-    def _compare_aborted(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
-        log, segment = self.log, right.segment
-        if not segment.is_final:
-            raw = [entry for entry in raw if entry[3] < segment.end_offset]
-        if self._knows_its_beginning and not log.has_gap(-1, segment.end_offset):
-            super()._compare_aborted(right, place, raw)
-            return
-        # Compaction keeps entries of transactions of which no record is left, and first offsets of those that
-        # lost their first records. A segment that it writes has no entry of a transaction without a batch.
-        indexed = {(producer_id, last_offset) for _, producer_id, _, last_offset, _ in raw}
-        for aborted in log.model.aborted:
-            is_here = segment.base_offset <= aborted.last_offset < segment.end_offset
-            is_missing = is_here and (aborted.producer_id, aborted.last_offset) not in indexed
-            if is_missing and self._has_batch(aborted):
-                self.findings.problem(place, f"{aborted} is missing", MISFILTERED)
-                return
-
-    def _has_batch(self, aborted: LoggedAbort) -> bool:
-        """Whether the log has a batch of the transaction, and not only a snapshot that has it open."""
-        return aborted.first_offset >= self.log.start_offset or any(
-            batch.header.producer_id == aborted.producer_id and not batch.header.is_control
-            for batch in self.log.batches()
-            if batch.header.base_offset < aborted.last_offset
-        )
-
-    def _compare_producers(
-        self, offset: int, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
-    ) -> None:
-        # A broker forgets a producer that is silent for long by its clock, which the log does not tell.
-        if says is not None or right is None or right.first_offset != NO_OFFSET:
-            super()._compare_producers(offset, producer_id, says, right)
-
-    def _check_epochs(self) -> None:
-        """The file with the offset at which each leader epoch began; followers use it to find where they
-        differ from the leader.
-        """
-        place = Place(f"{self.log.directory}/{EPOCHS_FILE}")
-        data = self.storage.read_file(place.file)
-        if data is None:
-            return
-        try:
-            _version, _count, *lines = data.decode("ascii").splitlines()
-            entries = sorted((int(start), int(epoch)) for epoch, start in (line.split(" ") for line in lines))
-        except ValueError as problem:
-            self.findings.problem(place, f"it is malformed: {problem}", REBUILT)
-            return
-        starts = [start for start, _ in entries]
-        for batch in self.log.batches():
-            at = bisect_right(starts, batch.header.base_offset) - 1
-            if at >= 0 and entries[at][1] != batch.header.leader_epoch:
-                what = (
-                    f"it says leader epoch {entries[at][1]} at offset {batch.header.base_offset}, but the "
-                    f"batch there has {batch.header.leader_epoch}"
-                )
-                self.findings.tell(self.log.was_closed, place, what, MISLED_FOLLOWERS)
-                return

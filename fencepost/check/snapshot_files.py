@@ -1,18 +1,29 @@
 """Producer snapshots: whether one is whole, whether it is of this log, and what it says of producers.
 
+A snapshot says what a full scan up to its offset says. Only a producer without an open transaction may be
+missing, or have been missing for a while: the broker forgets those that are silent for
+producer.id.expiration.ms by its clock, which the log does not tell.
+
 The format is read here from scratch, not through the journal's classes, which wrote it.
 """
 
 from __future__ import annotations
 
 import struct
+from functools import cached_property
 from typing import Final
 
+import attrs
+
+from fencepost.check.findings import FindingKind, Findings, Place
+from fencepost.check.meanings import DROPPED, FORGOTTEN, MISLED, UNKNOWN
+from fencepost.check.scan import ScannedLog, sizes_of
+from fencepost.check.sealed_files import MANIFEST
 from fencepost.journal.manifest import KnownSnapshots
 from fencepost.journal.storage import StorageReader
 from fencepost.log_model.partitions import ModelProducer
 from fencepost.protocol.checksum import crc32c
-from fencepost.protocol.terms import NO_OFFSET
+from fencepost.protocol.terms import NO_COORDINATOR_EPOCH, NO_OFFSET, NO_SEQUENCE
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 _SNAPSHOT_HEAD = struct.Struct(">hIi")  # version 1, CRC-32C of all after it, number of producers
@@ -74,3 +85,120 @@ def why_torn(data: bytes) -> str:
     if crc32c(data[_CHECKSUM_END:]) != checksum:
         return "its checksum does not match its bytes"
     return "" if size == count * _SNAPSHOT_ENTRY.size else f"{size} bytes are not {count} producers"
+
+
+@attrs.frozen
+class SnapshotFiles:
+    """The producer snapshots of a log that has no fault itself."""
+
+    storage: StorageReader
+    log: ScannedLog
+    known: KnownSnapshots
+    """What the small files say of them."""
+    findings: Findings
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Where they were taken."""
+        return list(sizes_of(self.storage, self.log.directory, SNAPSHOT_SUFFIX))
+
+    @cached_property
+    def knows_beginning(self) -> bool:
+        """Whether nothing was deleted before the first segment, or a snapshot says what that was. When a
+        deletion of several segments is interrupted, the snapshot may be at a later one.
+        """
+        start = self.log.start_offset
+        return not start or self._read(start) is not None
+
+    def _read(self, offset: int) -> dict[int, ModelProducer] | None:
+        return read_producers(self.storage, self.log.directory, offset, self.known)
+
+    def begin_model(self) -> None:
+        """Where older segments were deleted, their producers live on in the snapshot at the start."""
+        start = self.log.start_offset
+        if start:
+            self.log.model.begin_with(self._read(start) or {})
+
+    def check_beginning(self) -> None:
+        """A log whose older segments were deleted needs a snapshot where it begins."""
+        are_useless = (self._read(offset) is None for offset in self.offsets)
+        if not self.knows_beginning and all(are_useless):
+            what = "it is missing, damaged or of another log, and the log before it was deleted"
+            place = self._place(self.log.start_offset)
+            self.findings.problem(place, what, UNKNOWN, FindingKind.PRODUCERS_FORGOTTEN)
+
+    def check(self) -> None:
+        for offset in self.offsets:
+            self._check_snapshot(offset)
+
+    def _check_snapshot(self, offset: int) -> None:
+        log, place = self.log, self._place(offset)
+        if offset > log.end_offset:
+            what = f"taken at offset {offset}, but the log ends at {log.end_offset}"
+            means = "the end of the log was lost after this was written"
+            self.findings.tell(log.was_closed, place, what, means)
+            return
+        if offset < log.start_offset:
+            what = f"taken at offset {offset}, but the log begins at {log.start_offset}"
+            means = "a broker died while it deleted the beginning of the log; the next start removes this"
+            self.findings.tell(log.was_closed, place, what, means)
+            return
+        expected = log.producers_at.get(offset)
+        if expected is None:
+            self.findings.problem(place, f"no batch begins at offset {offset}", MISLED)
+            return
+        data = self.storage.read_file(place.file) or b""
+        torn = why_torn(data)
+        if torn:  # as a loss of power may leave it
+            self.findings.tell(log.was_closed, place, torn, DROPPED)
+            return
+        if self.known.is_unlisted(offset):
+            self.findings.note(place, f"{MANIFEST} does not list it yet", DROPPED)
+            return
+        foreign = why_foreign(data, offset, self.known)
+        if foreign:
+            self.findings.problem(place, f"it was not written for this log: {foreign}", DROPPED)
+            return
+        if not self.knows_beginning:
+            return
+        told = producers_in(data)
+        for producer_id in sorted(told.keys() | expected.keys()):
+            says, right = told.get(producer_id), expected.get(producer_id)
+            # A snapshot remembers what compaction removed after it was taken.
+            if not (says is not None and log.has_gap(-1, offset) and is_newer(says, right)):
+                self._compare_producers(offset, producer_id, says, right)
+
+    def _place(self, offset: int) -> Place:
+        return Place(snapshot_file(self.log.directory, offset))
+
+    def _compare_producers(
+        self, offset: int, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
+    ) -> None:
+        """Compare what the snapshot at this offset says of a producer with what is right."""
+        place = self._place(offset)
+        if right is None:
+            self.findings.problem(place, f"producer {producer_id} wrote nothing before", MISLED)
+        elif says is None:
+            is_open = right.first_offset != NO_OFFSET
+            self.findings.tell(
+                is_open, place, f"producer {producer_id} is missing", MISLED if is_open else FORGOTTEN
+            )
+        elif says != right:
+            differing = ", ".join(
+                f"{name} {mine} (the log says {its})"
+                for name, mine, its in zip(ModelProducer._fields, says, right, strict=True)
+                if mine != its
+            )
+            is_anew = says == self._begun_anew(offset, producer_id, right)
+            self.findings.tell(
+                not is_anew, place, f"producer {producer_id}: {differing}", FORGOTTEN if is_anew else MISLED
+            )
+
+    def _begun_anew(self, offset: int, producer_id: int, right: ModelProducer) -> ModelProducer:
+        """What a snapshot at an offset says of a producer that was forgotten before its last data, or before
+        its last marker if that came later.
+        """
+        markers = self.log.model.markers.get(producer_id, [])
+        if any(right.last_offset < marker.offset < offset for marker in markers):
+            return right._replace(last_sequence=NO_SEQUENCE, last_offset=NO_OFFSET, offset_delta=0)
+        return right._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)

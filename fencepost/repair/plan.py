@@ -21,9 +21,9 @@ from typing import Final
 
 import attrs
 
-from fencepost.check.derived_files import INDEX_SUFFIXES
 from fencepost.check.directory import check_logs, vanished_logs
 from fencepost.check.findings import FindingKind, Findings, Severity
+from fencepost.check.index_files import INDEX_SUFFIXES
 from fencepost.check.records import Internals
 from fencepost.check.scan import ScannedBatch, log_file, offset_of, sizes_of
 from fencepost.check.sealed_files import CHECKPOINT, CLEAN_FILE, LOG_START, MANIFEST

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from fencepost.check.derived_files import INDEX_SUFFIXES
+from fencepost.check.index_files import INDEX_SUFFIXES
 from fencepost.check.scan import LOG_SUFFIX
 from fencepost.check.snapshot_files import read_producers
 from fencepost.journal.manifest import KnownSnapshots

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fencepost.audit.stalled_readers import ABORT_INTERVAL_MS, STANDSTILL_MS, PartitionEnd, judge_open
-from fencepost.check.derived_files import MISFILTERED
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
+from fencepost.check.meanings import MISFILTERED
 from fencepost.protocol.batches import read_header
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TransactionState

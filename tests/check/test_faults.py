@@ -8,9 +8,9 @@ from typing import Final
 import attrs
 import pytest
 
-from fencepost.check.derived_files import LOST, MOVED, POWER
 from fencepost.check.directory import CATALOGUE, check_directory
 from fencepost.check.findings import Finding, Severity
+from fencepost.check.meanings import LOST, MOVED, POWER
 from fencepost.check.scan import CUT, TORN
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.indexes import ABORTED_ENTRY, OFFSET_ENTRY, TIME_ENTRY

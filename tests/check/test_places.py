@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fencepost.audit.directory import known_cluster, unknown_topics
-from fencepost.check.derived_files import REFUSED
 from fencepost.check.directory import ADOPTED, UNSERVED, check_directory
 from fencepost.check.findings import Severity
+from fencepost.check.meanings import REFUSED
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.layouts import open_layout
 from fencepost.journal.manifest import CLEAN_FILE as CLEAN

@@ -11,9 +11,9 @@ import attrs
 import pytest
 
 from fencepost.broker.sync_policy import SyncPolicy
-from fencepost.check.derived_files import POWER, REBUILT
 from fencepost.check.directory import check_logs
 from fencepost.check.findings import Finding, Severity
+from fencepost.check.meanings import POWER, REBUILT
 from fencepost.check.scan import LOG_SUFFIX, TORN
 from fencepost.check.sealed_files import MANIFEST
 from fencepost.check.txn_consistency import SPLIT, TO_FINISH
