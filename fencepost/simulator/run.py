@@ -119,9 +119,8 @@ class Run:
     def attach(self) -> None:
         """The judges of steps look on from now on; whatever records the run has subscribed before."""
         world = self.world
+        world.writes_manifests = world.writes_manifests or self.spec.writes_manifests
         if self.spec.may_be_damaged:
-            # Damage strikes only what a manifest has promised (faults/damage.py).
-            world.writes_manifests = True
             self.damage.attach()
         # Only planned faults wait for points. They look at each message and each append, which a search can
         # do without.

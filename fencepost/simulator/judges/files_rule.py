@@ -1,13 +1,13 @@
 """I22: what a run leaves on its disks is whole, as `fencepost check` reads it.
 
 Rule: all other judges learn what a broker knows, or what it recovers from a log. Readers of the files get
-indexes, snapshots and manifests, too, and what is wrong in them shows only here. Nodes write manifests only
-in worlds that may be damaged, so they are judged in those that no damage struck.
+indexes, snapshots and manifests, too, and what is wrong in them shows only here. Nodes write manifests in
+worlds that lose power, and in those that may be damaged, which are judged if no damage struck.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cached_property
 
 import attrs
 
@@ -25,7 +25,12 @@ class ClusterDisks:
 
     journals: ClusterJournals
     location: str = "the disks of the cluster"
-    boot_id: str = ""  # unknown: each disk has its own
+
+    @property
+    def boot_id(self) -> str:
+        """That of every disk; unknown once one of them has lost its power, since each counts for itself."""
+        found = {disk.boot_id for disk in self.journals.disks.values()}
+        return found.pop() if len(found) == 1 else ""
 
     def exists(self) -> bool:
         return True
@@ -34,19 +39,26 @@ class ClusterDisks:
         return sorted(name for disk in self.journals.disks.values() for name in disk.directories())
 
     def files(self, directory: str) -> dict[str, int]:
-        return {name: size for disk in self._of(directory) for name, size in disk.files(directory).items()}
+        disk = self._of(directory)
+        return {} if disk is None else disk.files(directory)
 
     def read_file(self, path: str) -> bytes | None:
-        return next((disk.read_file(path) for disk in self._of(path)), None)
+        disk = self._of(path)
+        return None if disk is None else disk.read_file(path)
 
     def open(self, path: str) -> ReadableFile:
-        for disk in self._of(path):
-            return disk.open(path)
-        raise MissingFile(f"{self.location} have no file {path!r}")
+        disk = self._of(path)
+        if disk is None:
+            raise MissingFile(f"{self.location} have no file {path!r}")
+        return disk.open(path)
 
-    def _of(self, path: str) -> Iterator[SimulatedStorage]:
-        directory = path.partition("/")[0]
-        return (disk for partition, disk in self.journals.disks.items() if str(partition) == directory)
+    @cached_property
+    def _disks(self) -> dict[str, SimulatedStorage]:
+        return {str(partition): disk for partition, disk in self.journals.disks.items()}
+
+    def _of(self, path: str) -> SimulatedStorage | None:
+        """The disk of a partition, if it has one."""
+        return self._disks.get(path.partition("/")[0])
 
 
 def judge_files(journals: ClusterJournals, exercised: Exercised) -> None:

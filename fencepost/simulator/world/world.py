@@ -91,7 +91,7 @@ class World:
         self.events = EventStream()
         self.network = Network(self, encodes=settings.encodes)
         self.speeds: dict[str, int] = {}  # factors of slowness, by participant or disk
-        self.writes_manifests = False  # as a server does, where something reads them: in worlds with damage
+        self.writes_manifests = False  # as a server does: where a start may find less than was written
         self.broken_disks: set[tuple[str, str]] = set()  # operation and directory of a partition
         self.journals = ClusterJournals(self._choose_of_disk, settings=settings.journals, breaks=self._breaks)
         self.journals.when_deleted = lambda where: self.events.publish(LogDeleted(where))
