@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from fencepost.faults.phrases import DAMAGES as DAMAGING
-from fencepost.faults.phrases import Fault, Point
+from fencepost.faults.phrases import ActionKind, Fault, Point
 from fencepost.log_model.compaction import CleanupRules
 from fencepost.protocol.messages import TopicConfig
 from fencepost.protocol.terms import TopicPartition
@@ -80,7 +80,8 @@ class RunSpec:
         """Whether nodes write manifests, as a server does: where power is lost, a start asks them what was
         synced, and damage strikes only what they have promised. They cost 7 % of a run, so others do without.
         """
-        return self.may_be_damaged or FaultKind.POWER_LOSS in self.random_faults.kinds
+        cut = any(fault.do.kind is ActionKind.CUT_POWER for fault in self.faults)
+        return cut or self.may_be_damaged or FaultKind.POWER_LOSS in self.random_faults.kinds
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
