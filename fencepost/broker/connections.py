@@ -114,6 +114,7 @@ class Connection:
     reserved: int = 0  # room that was taken for the next frame
     took_ns: int = 0  # when work on its last frame began
     was_slow: bool = False  # its last request took a whole round
+    is_in_line: bool = False  # its request waits for those of others
     in_progress: dict[int, InProgress] = attrs.Factory(dict[int, InProgress])  # by correlation id
     fetches: int = 0  # how many of them are fetches
     unsent: deque[memoryview] = attrs.Factory(deque[memoryview])
@@ -340,8 +341,10 @@ class Connection:
     @property
     def stalled_bytes(self) -> int:
         """The bytes that it holds until its peer makes progress: of its frame, of requests that wait for
-        others, and of replies. A Produce does not count: it waits for the broker.
+        others, and of replies. What waits for the broker does not count: a Produce, and a request in line.
         """
+        if self.is_in_line:
+            return 0
         produced = sum(each.size for each in self.in_progress.values() if each.kind is Produce)
         return self.requests.held - produced + self.answers.held
 

@@ -27,10 +27,10 @@ Rule: per wake-up a connection reads all bytes that are there and sends all repl
 # to the others when its part of a round is over: 10 ms, divided among all that have requests. A turn is at
 # least one request, so the other connections would have to wait for one request of each client with costly
 # ones. Therefore a request that is large, or whose predecessor was slow, waits in a line of its own
-# (`_costly`), and a round has at most one of them. A request of a Kafka client that is many for the node, for
-# example one about 20,000 groups, is carried out in parts; each of them waits in this line, too. Fetches of
-# Kafka's clients for which batches must be encoded share what one round allows, 0.1 to 0.4 s of work
-# (protocol/batch_work.py). memory.py says how much all connections may hold, and who waits for whom.
+# (`_costly`), and a round has at most one of them. A request of a Kafka client that becomes many for the
+# node, for example one about 20,000 groups, is carried out in parts; each of them waits in this line, too.
+# Fetches of Kafka's clients for which batches must be encoded share what one round allows, 0.1 to 0.4 s of
+# work (protocol/batch_work.py). memory.py says how much all connections may hold, and who waits for whom.
 #
 # `Server.kill` may be called in the middle of a turn, between any two actions of the host; nothing is written
 # or sent after it.
@@ -39,8 +39,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from itertools import count
 from typing import Final
 
@@ -79,7 +79,7 @@ from fencepost.protocol.wire_protocol import Asked
 RECEIVE_SIZE: Final = 1 << 20  # bytes of a large frame per wake-up
 # Connections with requests that have arrived share a round of this length; each gets at least one request.
 ROUND_NS: Final = 10_000_000
-# A Kafka request that names many groups or transactional ids is one for the node for each of them.
+# Of the requests for the node that one request of a Kafka client becomes, in a round.
 REQUESTS_AT_ONCE: Final = 50
 OUT_OF_RESOURCES_S: Final = 0.1
 IDLE_WAKE_MS: Final = 3_600_000
@@ -374,13 +374,12 @@ class Server:
         ends_ns = None
         while (frame := await connection.next_request()) is not None:
             if connection.is_costly:
-                async with self._costly:
+                async with self._costly_turn(connection):
                     left = self._carry_out(connection, frame)
-                    await trio.lowlevel.checkpoint()  # a turn for everybody before the next one
             else:
                 left = self._carry_out(connection, frame)
             if left:
-                await self._carry_out_in_turns(connection, left)
+                await self._carry_out_in_parts(connection, left)
             if not connection.frames.arrived:
                 return
             if ends_ns is None:  # a turn begins with its first request
@@ -392,7 +391,7 @@ class Server:
                 ends_ns = None
 
     def _carry_out(self, connection: Connection, frame: memoryview) -> Sequence[RequestFrame]:
-        """Carry out a request. If it is more than REQUESTS_AT_ONCE for the node, return these instead."""
+        """Carry out a request, or return what it becomes if that is more than REQUESTS_AT_ONCE."""
         if connection.is_closed:
             return ()
         connection.took_ns = time.monotonic_ns()
@@ -400,25 +399,34 @@ class Server:
         if len(asked.requests) > REQUESTS_AT_ONCE:
             return asked.requests
         self._go_on(connection, asked)
-        self._carried_out(connection)
+        self._handle(connection)
         return ()
 
-    async def _carry_out_in_turns(self, connection: Connection, requests: Sequence[RequestFrame]) -> None:
-        """Carry out a request that is many for the node, and yield after each part, as after a costly one."""
+    async def _carry_out_in_parts(self, connection: Connection, requests: Sequence[RequestFrame]) -> None:
+        """Carry out what one request has become for the node, each part in a turn for costly requests."""
         room, connection.reserved = connection.reserved, 0
         for start in range(0, len(requests), REQUESTS_AT_ONCE):
-            async with self._costly:
+            async with self._costly_turn(connection):
                 if connection.is_closed:
                     return
-                if start + REQUESTS_AT_ONCE >= len(requests):
-                    connection.reserved = room  # the last one gives it back
-                self._go_on(connection, Asked(tuple(requests[start : start + REQUESTS_AT_ONCE])))
-                self._carried_out(connection)
-                connection.progress_ms = monotonic_ms()  # it waits for the broker, not for its peer
-                await trio.lowlevel.checkpoint()
+                connection.took_ns = time.monotonic_ns()
+                for arrived in requests[start : start + REQUESTS_AT_ONCE]:
+                    if arrived is requests[-1]:
+                        connection.reserved = room  # it is given back with the reply to the last one
+                    self._begin(connection, arrived)
+                self._handle(connection)
 
-    def _carried_out(self, connection: Connection) -> None:
-        """The node has taken the requests of a frame, or a part of them."""
+    @asynccontextmanager
+    async def _costly_turn(self, connection: Connection) -> AsyncGenerator[None]:
+        """Wait in line for a turn for a costly request. Everybody else has a turn before the next one."""
+        connection.is_in_line = True
+        async with self._costly:
+            connection.is_in_line, connection.progress_ms = False, monotonic_ms()
+            yield
+            await trio.lowlevel.checkpoint()
+
+    def _handle(self, connection: Connection) -> None:
+        """Let the node handle what a connection has begun."""
         self.turn()
         # No request holds this room: the frame was answered at once, or it is a Produce with acks 0.
         if connection.reserved:

@@ -17,6 +17,7 @@ import trio
 from fencepost.broker import connections
 from fencepost.broker import server as server_module
 from fencepost.broker.broker_settings import BrokerSettings
+from fencepost.broker.clocks import monotonic_ms
 from fencepost.broker.memory import FETCHES_MAX, MEBIBYTE, READ_SIZE
 from fencepost.broker.partitions import fetch
 from fencepost.broker.server import Server
@@ -282,6 +283,31 @@ async def test_a_request_waits_for_room_until_a_client_that_stalls_is_closed(
         assert await bad.is_closed_by_peer()
         assert "made no progress for a second and held" in caplog.text
         await until(lambda: pool.taken == 0)
+        assert len(server.connections.opened) == 2
+
+
+async def test_a_request_that_waits_for_costly_ones_of_others_is_not_stalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "COSTLY_BYTES", 100_000)
+    monkeypatch.setattr(connections, "STALLED_MS", 0)
+    async with limited() as (server, wires):
+        pool, line = server.connections.requests, server._costly  # pyright: ignore[reportPrivateUsage]
+        pool.limit = MEBIBYTE
+        first, second = await wires.open(), await wires.open()
+        await first.prepare()
+
+        async def write(wire: Wire) -> None:
+            reply = await wire.ask(plain(500 * KIBIBYTE))
+            assert produced(reply)[ORDERS].error is ErrorCode.NONE
+
+        async with trio.open_nursery() as nursery:
+            async with line:
+                nursery.start_soon(write, first)
+                await until(lambda: line.statistics().tasks_waiting == 1)
+                nursery.start_soon(write, second)
+                await until(lambda: pool.is_wanted)
+                server.connections.relieve(monotonic_ms())
         assert len(server.connections.opened) == 2
 
 

@@ -1,4 +1,4 @@
-"""A Kafka request that is many for the node: other clients get their turns in between."""
+"""A Kafka request that becomes many for the node: other clients get their turns in between."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import trio
 
 from fencepost.broker.contract import Input, Outcome, Received
 from fencepost.broker.server import REQUESTS_AT_ONCE
+from fencepost.kafka_bridge.connection import KafkaProtocol
+from fencepost.protocol.frames import ReplyFrame
+from fencepost.protocol.wire_protocol import Asked
 from tests.attack.kafka_frames import FIND_COORDINATOR, OFFSET_FETCH, encoded
 from tests.broker.test_connections import Rounds, until
 from tests.broker.wire import PATIENCE_S, Wire, serving
@@ -18,7 +21,7 @@ from tests.kafka_bridge.test_odd_requests import DESCRIBE_CONFIGS, INCREMENTAL_A
 
 pytestmark = pytest.mark.trio
 
-COUNT = 20 * REQUESTS_AT_ONCE + 1
+COUNT = 20 * REQUESTS_AT_ONCE
 NAMES = [f"g{number}" for number in range(COUNT)]
 GROUP = 32
 
@@ -60,10 +63,13 @@ async def answered(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("many", MANY)
-async def test_a_request_that_is_many_for_the_node_is_carried_out_in_turns(many: bytes) -> None:
-    rounds, taken = Rounds(), Counter[int]()
+async def test_a_request_that_becomes_many_for_the_node_is_carried_out_in_parts(
+    many: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds, taken, room = Rounds(), Counter[int](), list[int]()
     async with serving() as (server, wires):
         watch, pool = server.host.watch, server.connections.requests
+        reply_of_protocol = KafkaProtocol.reply
         await (await wires.open()).prepare()
 
         def counted(arrived: Input, outcome: Outcome) -> None:
@@ -72,7 +78,12 @@ async def test_a_request_that_is_many_for_the_node_is_carried_out_in_turns(many:
             if watch is not None:
                 watch(arrived, outcome)
 
+        def reply(protocol: KafkaProtocol, frame: ReplyFrame) -> Asked:
+            room.append(pool.taken)
+            return reply_of_protocol(protocol, frame)
+
         server.host.watch = counted
+        monkeypatch.setattr(KafkaProtocol, "reply", reply)
         trio.lowlevel.add_instrument(rounds)
         for _ in range(2):  # the connection goes on
             wire = await wires.open()
@@ -83,6 +94,7 @@ async def test_a_request_that_is_many_for_the_node_is_carried_out_in_turns(many:
         trio.lowlevel.remove_instrument(rounds)
     assert taken.total() == 2 * COUNT
     assert max(taken.values()) == REQUESTS_AT_ONCE
+    assert room.count(0) == 2, "only the last reply gives the room back"
 
 
 async def test_a_client_may_leave_while_its_request_is_carried_out() -> None:
