@@ -72,6 +72,7 @@ from fencepost.protocol.terms import NO_TOPIC_ID, TopicPartition
 
 META_FILE: Final = "meta.json"
 META_VERSION: Final = 3
+META_BYTES_MAX: Final = 10_000  # a larger file of this name is somebody else's
 DELETED_DIRECTORY: Final = ".deleted"  # not the name of a partition's directory
 DEFAULT_CLUSTER_ID: Final = "fencepost"
 OPEN_FILES_DEFAULT: Final = 500  # below the usual limit of 1,024 file descriptors
@@ -380,6 +381,8 @@ def refuse_nested(storage: Storage) -> None:
 
 
 def _is_data_directory(storage: StorageReader) -> bool:
+    if storage.files("").get(META_FILE, 0) > META_BYTES_MAX:
+        return False
     try:
         return _cluster_id(storage) is not None
     except StorageError:  # a file of somebody else, or one that this process may not read

@@ -253,7 +253,7 @@ class DiskStorage:
         self._locks: list[int] = []
 
     def parents(self) -> Iterator[DiskStorage]:
-        for path in Path(self.location).resolve().parents:
+        for path in Path(os.path.realpath(self.location)).parents:
             yield DiskStorage(path, read_only=True)
 
     def claim(self) -> None:

@@ -220,11 +220,23 @@ def test_no_directory_begins_inside_another_one(tmp_path: Path, way: str) -> Non
 
 
 def test_what_was_begun_inside_another_directory_can_still_be_opened(tmp_path: Path) -> None:
-    """Versions before this rule could make it."""
+    """It is refused only where it would begin."""
     for name in ("data", "inner"):
         DataDirectory.open(DiskStorage(tmp_path / name)).close()
     inner = (tmp_path / "inner").rename(tmp_path / "data" / "inner")
     DataDirectory.open(DiskStorage(inner)).close()
+
+
+def test_a_large_file_of_the_same_name_above_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / META_FILE).open("wb") as file:
+        file.truncate(1 << 40)  # of which the disk stores nothing
+    DataDirectory.open(DiskStorage(tmp_path / "data")).close()
+
+
+def test_a_path_through_a_link_to_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(StorageError, match="Too many levels of symbolic links"):
+        DataDirectory.open(DiskStorage(tmp_path / "loop" / "data"))
 
 
 def test_a_file_of_somebody_else_above_does_not_keep_a_directory_out(
