@@ -46,8 +46,8 @@ def shrink(
     Parameters
     ----------
     scenario
-        A generated scenario (one with a [seeded] table), instead of --seed: a file, or the name of a bundled
-        scenario.
+        A generated scenario (one with a [seeded] table) that violates a rule, instead of --seed: a file, or
+        the name of a bundled scenario.
     seed
         The seed, as `fencepost fuzz` prints it. Repeat the options of that search.
     output
@@ -204,9 +204,12 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
                 f"{given} has [[fault]] tables, and shrink can shrink only what is in its [seeded] table",
                 then="remove them, or shrink the scenario that they were added to",
             )
-        name, failing = scenario.name, failing_run(scenario.seeded, scenario.choices)
+        name, failing = given, failing_run(scenario.seeded, scenario.choices)
     if failing is None:
-        raise CommandFailed(f"{name} violates no rule", then="`fencepost fuzz` finds seeds that violate one")
+        raise CommandFailed(
+            f"{name} violates no rule, so there is nothing to shrink",
+            then="`fencepost fuzz` finds seeds that violate one",
+        )
     return name, failing
 
 

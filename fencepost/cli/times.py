@@ -25,7 +25,7 @@ def seconds_in(text: str) -> float:
     """The seconds of 90s, 10m, 1h30m or 7d; ValueError if it is not such a duration."""
     parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|s|min|m|h|d)", text)
     if not parts or "".join(text.split()) != "".join(number + unit for number, unit in parts):
-        raise ValueError(f"{text!r} is not a time such as 90s, 10m or 1h30m")
+        raise ValueError(f"{text!r} is not a time such as 500ms, 90s or 1h30m")
     return sum(float(number) * SECONDS_OF[unit] for number, unit in parts)
 
 
@@ -38,4 +38,4 @@ def moment_in(text: str) -> int:
 def seconds_given(_: type, tokens: Sequence[Token]) -> float:
     """The converter of options that are durations; a number without a unit is in seconds."""
     text = tokens[0].value
-    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else seconds_in(text)
+    return float(text) if re.fullmatch(r"\d*\.?\d+", text) else seconds_in(text)

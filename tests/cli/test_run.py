@@ -384,7 +384,7 @@ def test_runs_that_had_no_time_are_a_failure(capsys: Output, story: Path) -> Non
     assert "--for was reached; 2 of 2 runs did not begin." in capsys.readouterr().out
     assert run(["run", str(story), "--for", "1h30m"]) == 0
     assert run(["run", str(story), "--for", "soon"]) == 2
-    assert "'soon' is not a time such as 90s, 10m or 1h30m" in capsys.readouterr().err
+    assert "'soon' is not a time such as 500ms, 90s or 1h30m" in capsys.readouterr().err
 
 
 def test_a_picture_goes_where_it_can_and_over_pictures_alone(capsys: Output, story: Path) -> None:

@@ -240,3 +240,9 @@ def test_an_explored_trace_has_states_and_reasons(version: int, broken: tuple[st
     (name,) = last.get("transactions", [])
     transaction: Any = state[f"txn/{name}"]
     assert transaction["state"] in last["text"]
+    data: Any = state["log/t-0"]
+    assert data["end"] == data["hw"] > 0
+    assert (data["lso"] == data["hw"]) is not bool(broken), "the others end with a transaction open"
+    producers: list[Any] = [each for key, each in state.items() if key.startswith("producer/")]
+    assert producers
+    assert all(isinstance(producer["last_sequence"], int) for producer in producers)
