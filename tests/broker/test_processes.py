@@ -284,9 +284,10 @@ async def test_two_brokers_in_one_process_know_nothing_of_each_other() -> None:
 
 
 async def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
-    with Broker(str(tmp_path)) as broker:
+    data = str(tmp_path / "data")
+    with Broker(data) as broker:
         for port in (0, broker.port):
-            for other in (Broker(str(tmp_path), port=port), BrokerProcess(str(tmp_path), port=port)):
+            for other in (Broker(data, port=port), BrokerProcess(data, port=port)):
                 with pytest.raises(DirectoryInUse, match="is in use by a broker"):
                     other.start()
         with pytest.raises(CannotListen, match="choose another port"):
