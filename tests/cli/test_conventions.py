@@ -480,11 +480,12 @@ TIMES = (
 @pytest.mark.parametrize("words", [*TIMES, "group reset-offsets g -t t --by-duration"])
 def test_a_negative_time_is_named(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words.split(), "-1s"]) == 2
-    assert f"for {words.rsplit(maxsplit=1)[-1]}: '-1s' is not a time such as 90s" in capsys.readouterr().err
+    option = words.rsplit(maxsplit=1)[-1]
+    assert f"for {option}: '-1s' is not a time such as 500ms, 90s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("30", 30), ("0.5", 0.5), ("30s", 30), ("500ms", 0.5), ("1h30m", 5400)]
+    ("text", "seconds"), [("30", 30), ("0.5", 0.5), (".5", 0.5), ("30s", 30), ("500ms", 0.5), ("1h30m", 5400)]
 )
 def test_a_time_may_have_a_unit(text: str, seconds: float) -> None:
     """Without one, it is in seconds."""
