@@ -381,10 +381,9 @@ def refuse_nested(storage: Storage) -> None:
 
 
 def _is_data_directory(storage: StorageReader) -> bool:
-    if storage.files("").get(META_FILE, 0) > META_BYTES_MAX:
-        return False
     try:
-        return _cluster_id(storage) is not None
+        is_small = storage.files("").get(META_FILE, 0) <= META_BYTES_MAX
+        return is_small and _cluster_id(storage) is not None
     except StorageError:  # a file of somebody else, or one that this process may not read
         return False
 
