@@ -292,7 +292,8 @@ async def test_a_request_that_waits_for_costly_ones_of_others_is_not_stalled(
     monkeypatch.setattr(connections, "COSTLY_BYTES", 100_000)
     monkeypatch.setattr(connections, "STALLED_MS", 0)
     async with limited() as (server, wires):
-        pool, line = server.connections.requests, server._costly  # pyright: ignore[reportPrivateUsage]
+        pool = server.connections.requests
+        line = server._costly  # pyright: ignore[reportPrivateUsage] # where it waits
         pool.limit = MEBIBYTE
         first, second = await wires.open(), await wires.open()
         await first.prepare()
