@@ -129,4 +129,5 @@ def unknown_topics(layout: LogLayout, cluster: KraftCluster) -> set[str]:
 
 
 def creation_times(cluster: KraftCluster) -> Mapping[str, int]:
+    """When each topic was created, in ms."""
     return {name: topic.created_ms for name, topic in cluster.named.items()}

@@ -114,7 +114,7 @@ class Connection:
     reserved: int = 0  # room that was taken for the next frame
     took_ns: int = 0  # when work on its last frame began
     was_slow: bool = False  # its last request took a whole round
-    is_in_line: bool = False  # its request waits for those of others
+    is_in_line: bool = False  # its request waits for costly ones of others
     in_progress: dict[int, InProgress] = attrs.Factory(dict[int, InProgress])  # by correlation id
     fetches: int = 0  # how many of them are fetches
     unsent: deque[memoryview] = attrs.Factory(deque[memoryview])

@@ -79,7 +79,7 @@ from fencepost.protocol.wire_protocol import Asked
 RECEIVE_SIZE: Final = 1 << 20  # bytes of a large frame per wake-up
 # Connections with requests that have arrived share a round of this length; each gets at least one request.
 ROUND_NS: Final = 10_000_000
-# Of the requests for the node that one request of a Kafka client becomes, in a round.
+# A Kafka request may become many for the node; a round has at most this many of them.
 REQUESTS_AT_ONCE: Final = 50
 OUT_OF_RESOURCES_S: Final = 0.1
 IDLE_WAKE_MS: Final = 3_600_000

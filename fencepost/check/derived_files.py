@@ -34,7 +34,7 @@ def check_derived_files(
         log,
         knows_beginning=snapshots.knows_beginning,
         synced_segments=promises.synced_segments,
-        had_power=promises.had_power,
+        kept_power=promises.kept_power,
         findings=findings,
     ).check()
     snapshots.check_beginning()

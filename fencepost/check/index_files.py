@@ -114,8 +114,8 @@ class IndexFiles:
     """Whether the log, or a snapshot where it begins, tells of all batches that there ever were."""
     synced_segments: Collection[int]
     """The base offsets of segments whose indexes were synced with them."""
-    had_power: bool
-    """Whether the machine has had power since the log was written."""
+    kept_power: bool
+    """Whether the machine is known not to have lost its power since the log was written."""
     findings: Findings
 
     def check(self) -> None:
@@ -164,7 +164,7 @@ class IndexFiles:
         them: zeros, perhaps after the first bytes of a right one. Or it took their batches from the log.
         """
         kept = self._without_torn_end(place, data, layout.size, right.packed(layout))
-        if self.had_power:
+        if self.kept_power:
             return kept
         entries = list(layout.iter_unpack(kept))
         count = len(entries)

@@ -35,7 +35,7 @@ def check_kafka_files(storage: StorageReader, log: ScannedLog, findings: Finding
         log,
         knows_beginning=snapshots.knows_beginning,
         synced_segments=(),
-        had_power=False,
+        kept_power=False,
         findings=findings,
     ).check()
     snapshots.check()
@@ -86,18 +86,17 @@ class KafkaIndexes(IndexFiles):
             self.findings.problem(place, what, "records are not found by their timestamp")
 
     def _compare_aborted(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
-        log, segment = self.log, right.segment
+        segment = right.segment
         if not segment.is_final:
             raw = [entry for entry in raw if entry[3] < segment.end_offset]
-        if self.knows_beginning and not log.has_gap(-1, segment.end_offset):
+        if self.knows_beginning and not self.log.has_gap(-1, segment.end_offset):
             super()._compare_aborted(right, place, raw)
             return
         # Compaction keeps entries of transactions of which no record is left, and first offsets of those that
         # lost their first records. A segment that it writes has no entry of a transaction without a batch.
         indexed = {(producer_id, last_offset) for _, producer_id, _, last_offset, _ in raw}
-        for aborted in log.model.aborted:
-            is_here = segment.base_offset <= aborted.last_offset < segment.end_offset
-            is_missing = is_here and (aborted.producer_id, aborted.last_offset) not in indexed
+        for aborted in right.aborted:
+            is_missing = (aborted.producer_id, aborted.last_offset) not in indexed
             if is_missing and self._has_batch(aborted):
                 self.findings.problem(place, f"{aborted} is missing", MISFILTERED)
                 return

@@ -41,6 +41,8 @@ from fencepost.check.sealed_files import (
     Object,
     WrittenElsewhere,
     is_list_of,
+    is_of_this_boot,
+    object_or_empty,
     sealed_object,
     topic_id_of,
 )
@@ -89,10 +91,9 @@ class Promises:
         """What the small files say of the snapshots, if they describe the last state of the log."""
         manifest, closed = self.manifest, self.closed
         checksums, end = dict[int, int](), None
-        is_of_boot = manifest is not None and self._is_of_this_boot(manifest)
-        if manifest is not None and (closed is not None or is_of_boot):
+        if manifest is not None and (closed is not None or self.kept_power):
             checksums = {entry["offset"]: entry["checksum"] for entry in manifest["snapshots"]}
-        if manifest is not None and is_of_boot and manifest["segments"]:
+        if manifest is not None and self.kept_power and manifest["segments"]:
             end = manifest["segments"][-1]["end_offset"]
         if closed is not None and is_list_of([closed], ("end_offset", "snapshot")):
             checksums[closed["end_offset"]] = closed["snapshot"]
@@ -101,19 +102,15 @@ class Promises:
     @cached_property
     def synced_segments(self) -> set[int]:
         """The segments that the checkpoint lists: their indexes were synced with them."""
-        try:
-            place = f"{self.log.directory}/{CHECKPOINT}"
-            content = sealed_object(self.storage.read_file(place) or b"", place)
-        except ValueError:
+        listed = object_or_empty(self.storage, f"{self.log.directory}/{CHECKPOINT}").get("segments")
+        if not is_list_of(listed, ("base_offset",)):
             return set()
-        if not is_list_of(content.get("segments"), ("base_offset",)):
-            return set()
-        return {entry["base_offset"] for entry in cast("list[Object]", content["segments"])}
+        return {entry["base_offset"] for entry in cast("list[Object]", listed)}
 
     @property
-    def had_power(self) -> bool:
-        """Whether the manifest tells that the machine has had power since the log was written."""
-        return self.manifest is not None and self._is_of_this_boot(self.manifest)
+    def kept_power(self) -> bool:
+        """Whether the manifest says that the machine has not lost its power since the log was written."""
+        return self.manifest is not None and is_of_this_boot(self.storage, self.manifest)
 
     # --- the checks
 
@@ -139,7 +136,7 @@ class Promises:
         start, _, high_watermark = (manifest[name] for name in OFFSETS)
         if high_watermark > log.end_offset:
             what = f"its high watermark is {high_watermark}, but the log ends at {log.end_offset}"
-            is_lost = not self._is_of_lost_power(manifest)
+            is_lost = not self._power_explains_loss
             self.findings.tell(is_lost, place, what, LOST if is_lost else POWER)
             return
         is_exact = log.was_closed and high_watermark == log.end_offset
@@ -170,25 +167,22 @@ class Promises:
             self.findings.note(place, what, POWER)
             entries = [entry for entry in entries if entry["end_offset"] <= log.end_offset]
         self._check_segments(place, entries, max(start, stored_log_start), is_exact=is_exact)
-        if manifest["segments"] and self._is_of_this_boot(manifest):
+        if manifest["segments"] and self.kept_power:
             self._check_written(place, manifest["segments"][-1])
-
-    def _is_of_this_boot(self, manifest: Object) -> bool:
-        """Whether the machine has had power since the manifest was written."""
-        return manifest.get("boot_id") == self.storage.boot_id != ""
 
     def _is_shortened_by_power(self, manifest: Object) -> bool:
         """Whether the log ends before the manifest says, and a loss of power explains it."""
         is_shorter = any(listed["end_offset"] > self.log.end_offset for listed in manifest["segments"])
-        return is_shorter and self._is_of_lost_power(manifest)
+        return is_shorter and self._power_explains_loss
 
-    def _is_of_lost_power(self, manifest: Object) -> bool:
+    @property
+    def _power_explains_loss(self) -> bool:
         """Whether a loss of power since the manifest was written explains what the log lacks: all of it that
         was synced is there.
         """
         log = self.log
         is_enough = log.promised <= log.end_offset
-        return is_enough and not log.was_closed and not self._is_of_this_boot(manifest)
+        return is_enough and not log.was_closed and not self.kept_power
 
     def _check_written(self, place: Place, listed: Object) -> None:
         """The last segment in the manifest, if nothing was lost since: the broker lists a new segment before

@@ -74,16 +74,21 @@ def promised_end(storage: StorageReader, directory: str, closed: Object | None) 
     """The offset below which a start of the broker demands every byte of a log, by its manifest, its
     checkpoint and its entry in the mark of a clean stop. A damaged file promises nothing.
     """
-    manifest = _object_or_empty(storage, f"{directory}/{MANIFEST}")
-    is_of_this_boot = manifest.get("boot_id") == storage.boot_id != ""
-    promised = manifest.get("high_watermark" if is_of_this_boot else "durable_end")
-    listed = _object_or_empty(storage, f"{directory}/{CHECKPOINT}").get("segments")
+    manifest = object_or_empty(storage, f"{directory}/{MANIFEST}")
+    promised = manifest.get("high_watermark" if is_of_this_boot(storage, manifest) else "durable_end")
+    listed = object_or_empty(storage, f"{directory}/{CHECKPOINT}").get("segments")
     entries = cast("list[Object]", listed) if is_list_of(listed, ("end_offset",)) else []
     ends = [promised, (closed or {}).get("end_offset"), *[entry["end_offset"] for entry in entries]]
     return max([0, *[end for end in ends if isinstance(end, int)]])
 
 
-def _object_or_empty(storage: StorageReader, path: str) -> Object:
+def is_of_this_boot(storage: StorageReader, manifest: Object) -> bool:
+    """Whether the machine has not lost its power since a manifest was written."""
+    return manifest.get("boot_id") == storage.boot_id != ""
+
+
+def object_or_empty(storage: StorageReader, path: str) -> Object:
+    """The JSON object in a file; an empty one if the file is missing or damaged."""
     try:
         return sealed_object(storage.read_file(path) or b"", path)
     except ValueError:

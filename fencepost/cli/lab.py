@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fencepost.client.security import SecuritySettings
 
 MIB: Final = 1 << 20
-LOOK_S: Final = 6.0  # a broker that answers later, or is behind a firewall, is told of when the lab serves
+LOOK_S: Final = 6.0  # what is learned of a broker later is reported when the lab has started
 MEMORY_MIN: Final = 256  # MiB: a process needs a third of that before it plays anything
 
 

@@ -297,7 +297,7 @@ class Recovery:
         if clean_mark is not None and end > clean_mark.end_offset:
             what = f"the log ends at offset {end}, but it was closed at offset {clean_mark.end_offset}"
             raise self._damaged(what, clean_mark.end_offset, end)
-        written = self._manifest if self._has_had_power else None
+        written = self._manifest if self._kept_power else None
         if unread and (clean_mark is not None or written is not None):
             what = f"{self._where} is damaged ({self._why}), and no loss of power explains it"
             raise self._damaged(what, end, None)
@@ -325,7 +325,7 @@ class Recovery:
                     raise ReplacedFile(self._storage.location, segment.path(LOG), known.witness)
 
     @property
-    def _has_had_power(self) -> bool:
+    def _kept_power(self) -> bool:
         """Whether nothing was lost since the manifest was written, except by damage."""
         return self._manifest is not None and self._manifest.is_of_boot(self._storage.boot_id)
 
@@ -446,7 +446,7 @@ class Recovery:
         """Remove snapshots outside the log, what a loss of power has torn, and the manifest of a log that was
         cut, or lost its end with the power.
         """
-        self._snapshots.read_unknown(are_all=not self._has_had_power)
+        self._snapshots.read_unknown(are_all=not self._kept_power)
         self._snapshots.remove_refused()
         start, end = self._segments[0].base_offset, self._segments[-1].end_offset
         # With a snapshot from the lost tail, the leader would take retries of lost batches for duplicates.
