@@ -21,11 +21,9 @@ from tests.cli.processes import COMMAND, PATIENCE_S
 
 COMMANDS = [
     (["--version"], 0),
-    (["--help"], 0),
     (["help"], 0),
     (["status", "-b", "BROKER"], 0),
     (["status", "-b", "BROKER", "--json"], 0),
-    (["topic", "list", "-b", "BROKER"], 0),
     (["fault", "list", "-b", "BROKER"], 0),
     (["top", "-b", "BROKER", "--once"], 0),
     (["consume", "t", "-b", "BROKER"], 1),

@@ -11,11 +11,12 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.contract import Answered, Input, Reassign, Received, Reply, ReplyTo
+from fencepost.broker.contract import Answered, Decision, Input, Outcome, Reassign, Received, Reply, ReplyTo
 from fencepost.broker.host import Host
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transactions.state import Transactions
+from fencepost.broker.transactions.handlers import carry_out
+from fencepost.broker.transactions.state import LastEpoch, Transactions
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.errors import ErrorCode
@@ -189,6 +190,19 @@ class InMemory:
             leader = self.hosts[FIRST].node.cluster.leader(key)
             if leader is not None and leader.node_id != wanted_id:
                 self.hosts[FIRST].offer(Reassign(partition=key, node_id=wanted_id))
+        self._work()
+
+    def skip_to_epoch(self, transactional_id: str, epoch: int) -> None:
+        """Write the record that the last of so many InitProducerId requests would have written."""
+        host = self.hosts[FIRST]
+        logs = host.node.coordinator_logs(Transactions)
+        (log,) = [log for log in logs if transactional_id in log.coordinator.records]
+        record = log.coordinator.records[transactional_id]._replace(producer_epoch=epoch)
+        note = LastEpoch(transactional_id, epoch - 1)
+        host.node.outcome = outcome = Outcome([], [], [])
+        decision = Decision(entries=((transactional_id, record),), note=note, effects=())
+        carry_out(host.node, log, decision, self.now_ms)
+        host.to_do.extend(outcome.appends)
         self._work()
 
     def hold(self) -> None:

@@ -153,6 +153,9 @@ class OverSocket:
         body = None if reply is None else reply.body
         return isinstance(body, ListTransactionsReply) and not body.transactions
 
+    def skip_to_epoch(self, transactional_id: str, epoch: int) -> None:
+        raise NoAnswer("a broker skips no epoch")
+
     def hold(self) -> None:
         raise NoAnswer("one broker cannot hold another")
 

@@ -34,7 +34,7 @@ from fencepost.protocol.terms import NO_TOPIC_ID, CoordinatorType
 from tests.protocol.strategies import values_of
 
 each_api = pytest.mark.parametrize("api", m.APIS, ids=lambda api: api.name)
-few = settings(max_examples=25)  # for each of twenty APIs
+few = settings(max_examples=15)  # for each of forty APIs
 correlation_ids = st.integers(0, 2**31 - 1)
 
 NONE: list[Any] = []  # no fields

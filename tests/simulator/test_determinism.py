@@ -30,7 +30,7 @@ def told(hash_seed: str, fault: str = "") -> list[str]:
 def test_every_process_tells_the_same_histories() -> None:
     here = list(digests.digests())
     assert len(set(here)) == len(here) > 2 * len(digests.SEEDS) + 1
-    for hash_seed in ("0", "1", "random"):
+    for hash_seed in ("0", "random"):
         assert told(hash_seed) == here
 
 
