@@ -22,6 +22,7 @@ TestBrokerAndModel.settings = settings(max_examples=25, stateful_step_count=30)
 # begins with small examples, and varies each later one several times. In a round of fewer than ten every
 # example but the first is drawn anew.
 ROUNDS: Final = 35  # at most: a search ends with what it looks for
+RICHEST: Final = 7  # the seed that comes upon most, so it is the first
 PLANNED: Final = settings(
     max_examples=9,
     stateful_step_count=30,
@@ -38,7 +39,7 @@ class Planned(BrokerAndModel):
 
 def converse(machine: type[Planned]) -> None:
     """Each round begins with its own seed."""
-    for number in range(ROUNDS):
+    for number in (RICHEST, *range(ROUNDS)):
         run_state_machine_as_test(seed(number)(machine), settings=PLANNED)
 
 
