@@ -24,8 +24,10 @@ from fencepost.cli.output import print_json
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.storage import Storage, StorageError, StorageReader
 from fencepost.protocol.terms import escaped
+from fencepost.repair.directory_files import refuse_kafka
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import Plan, make_plan, refuse_kafka
+from fencepost.repair.plan import Plan
+from fencepost.repair.planner import make_plan
 from fencepost.repair.report import as_facts, in_words
 
 Facts = dict[str, Any]

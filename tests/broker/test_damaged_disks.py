@@ -19,7 +19,7 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import DeleteRecords, DeleteRecordsPartition, DeleteTopics
 from fencepost.protocol.terms import TopicPartition, TransactionState
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import make_plan
+from fencepost.repair.planner import make_plan
 from tests.broker.disks import keeps_nothing
 from tests.broker.requests import COMMIT, NOBODY, ORDERS, OTHERS, UNCOMMITTED, end_request, visible_values
 from tests.broker.story import Memory, Story, transaction_log_of

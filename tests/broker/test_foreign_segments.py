@@ -15,7 +15,7 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.manifest import CLEAN_FILE, LOG_START_FILE, MANIFEST_FILE, decode_manifest
 from fencepost.journal.storage import ReplacedFile
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import make_plan
+from fencepost.repair.planner import make_plan
 from tests.broker.requests import ORDERS
 from tests.reading import records
 

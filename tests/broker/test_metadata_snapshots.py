@@ -21,7 +21,7 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.metadata_log import ClusterSnapshot, read_cluster_records, topic_number
 from fencepost.protocol.terms import NO_OFFSET, ConfigOperation, TopicPartition, TransactionState
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import make_plan
+from fencepost.repair.planner import make_plan
 from tests.broker.cluster import CONTROLLER, Cluster
 from tests.broker.requests import COMMIT, NOBODY, ORDERS, body_of, plain_offset_request
 from tests.broker.story import CLEANED, SCAN_MS, Memory, Story, offsets_log_of, transaction_log_of

@@ -9,7 +9,7 @@ from fencepost.check.findings import Severity
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.terms import HIGH_WATERMARK
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import make_plan
+from fencepost.repair.planner import make_plan
 from tests.audit.in_process import audited
 from tests.broker.requests import ABORT, NOBODY, Identity
 from tests.broker.story import Memory, Story

@@ -20,7 +20,7 @@ from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import HEADER_SIZE, TRANSACTIONAL_BIT, read_header
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import INT32_MAX, TransactionState
-from fencepost.repair.plan import make_plan
+from fencepost.repair.planner import make_plan
 from tests.broker.requests import ORDERS
 from tests.check.directories import (
     LEFT_LOG,

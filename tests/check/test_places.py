@@ -12,7 +12,7 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.layouts import open_layout
 from fencepost.journal.manifest import CLEAN_FILE as CLEAN
 from fencepost.journal.storage import DamagedLog
-from fencepost.repair.plan import make_plan
+from fencepost.repair.planner import make_plan
 from tests.check.directories import SMALL, Directory, closed
 from tests.check.planting import rename_topic
 

@@ -12,7 +12,8 @@ from fencepost.protocol.messages import FetchedPartition, FetchReply
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import Plan, make_plan
+from fencepost.repair.plan import Plan
+from fencepost.repair.planner import make_plan
 from fencepost.repair.salvage import LossKind
 from tests.broker.requests import ABORT, COMMIT, COMMITTED, ORDERS, OTHERS, fetch_request, next_offset
 from tests.broker.story import Memory

@@ -18,7 +18,7 @@ from fencepost.log_model.partitions import ModelProducer
 from fencepost.protocol.batches import read_header
 from fencepost.protocol.records import build_data_batch
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import make_plan
+from fencepost.repair.planner import make_plan
 from fencepost.repair.salvage import salvage
 from fencepost.repair.witnesses import witness_of
 from tests.broker.requests import ORDERS

@@ -12,7 +12,7 @@ from fencepost.cli.application import run
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.kafka_directory import PROPERTIES_FILE
 from fencepost.journal.storage import NotADataDirectory
-from fencepost.repair.plan import make_plan
+from fencepost.repair.planner import make_plan
 from tests.check.directories import closed
 from tests.kafka_directories import NAMES, directory_of, unpack
 

@@ -25,8 +25,9 @@ from fencepost.journal.manifest import (
 )
 from fencepost.journal.storage import DamagedLog, ForeignLog, foreign_advice
 from fencepost.protocol.terms import TopicPartition
+from fencepost.repair.inventory import MisplacedDirectories
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import MisplacedDirectories, make_plan
+from fencepost.repair.planner import make_plan
 from fencepost.spark_bridge.partition_files import CorruptLog, open_partition_files
 from tests.broker.requests import ORDERS
 from tests.check.directories import SMALL, Directory, closed, killed

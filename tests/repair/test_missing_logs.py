@@ -13,7 +13,8 @@ from fencepost.protocol.batches import walk
 from fencepost.protocol.messages import DeleteRecords, DeleteRecordsPartition
 from fencepost.protocol.terms import TopicPartition
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import METADATA, make_plan
+from fencepost.repair.plan import METADATA
+from fencepost.repair.planner import make_plan
 from fencepost.repair.salvage import LossKind
 from tests.broker.requests import NOBODY, ORDERS, OTHERS
 from tests.broker.story import Memory, Story, transaction_log_of

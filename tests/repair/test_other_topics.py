@@ -30,8 +30,10 @@ from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import StorageError, foreign_advice
 from fencepost.protocol.messages import DeleteTopics
 from fencepost.protocol.terms import NO_TOPIC_ID, spell_topic_id
+from fencepost.repair.inventory import MisplacedDirectories
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import METADATA, MisplacedDirectories, make_plan
+from fencepost.repair.plan import METADATA
+from fencepost.repair.planner import make_plan
 from fencepost.spark_bridge.partition_files import CorruptLog, open_partition_files
 from tests.broker.disks import keeps_nothing
 from tests.broker.requests import ORDERS

@@ -16,7 +16,7 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.indexes import decode_snapshot, encode_snapshot
 from fencepost.journal.storage import DamagedLog
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import make_plan
+from fencepost.repair.planner import make_plan
 from tests.broker.requests import ORDERS
 from tests.check.directories import Directory, killed
 from tests.journal.logs import content

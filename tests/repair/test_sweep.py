@@ -13,7 +13,7 @@ from fencepost.journal.catalogue import CATALOGUE_FILE
 from fencepost.journal.data_directory import META_FILE
 from fencepost.journal.manifest import CLEAN_FILE, decode_manifest, encode_manifest
 from fencepost.protocol.batches import walk
-from fencepost.repair import plan
+from fencepost.repair import losses
 from fencepost.repair.outcomes import Evidence, Settled
 from fencepost.repair.salvage import SalvagedLog
 from tests.broker.test_every_byte import disk_with
@@ -112,5 +112,5 @@ def test_a_repair_that_forgets_markers_is_found(
     path = "orders-0/00000000000000000000.log"
     at = next(at for at, header in walk(whole_files()[path]) if header.base_offset == offset)
     assert after_flip(path, at + 70, 0).complaints == []
-    monkeypatch.setattr(plan, "settle_lost", forget)
+    monkeypatch.setattr(losses, "settle_lost", forget)
     assert complaint in after_flip(path, at + 70, 0).complaints

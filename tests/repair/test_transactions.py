@@ -15,7 +15,8 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import FindCoordinator
 from fencepost.protocol.terms import CoordinatorType, TopicPartition, TransactionState
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import METADATA, Plan, make_plan
+from fencepost.repair.plan import METADATA, Plan
+from fencepost.repair.planner import make_plan
 from tests.broker.requests import (
     ABORT,
     COMMIT,
