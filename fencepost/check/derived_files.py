@@ -10,7 +10,7 @@ from __future__ import annotations
 from fencepost.check.findings import Findings, Place
 from fencepost.check.index_files import INDEX_SUFFIXES, IndexFiles
 from fencepost.check.promises import Promises
-from fencepost.check.scan import ScannedLog, follow_producers, offset_of
+from fencepost.check.scan import ScannedLog, offset_of
 from fencepost.check.sealed_files import Object
 from fencepost.check.snapshot_files import SnapshotFiles
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
@@ -26,9 +26,7 @@ def check_derived_files(
     promises = Promises(storage, log, closed, findings)
     manifest = promises.manifest
     snapshots = SnapshotFiles(storage, log, promises.known_snapshots, findings)
-    high_watermark = () if manifest is None else (manifest["high_watermark"],)
-    snapshots.begin_model()
-    follow_producers(log, {*snapshots.offsets, *high_watermark}, findings)
+    snapshots.follow_producers(also_at=() if manifest is None else (manifest["high_watermark"],))
     IndexFiles(
         storage,
         log,

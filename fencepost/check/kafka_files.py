@@ -13,7 +13,7 @@ from fencepost.check.derived_files import check_strays
 from fencepost.check.findings import Findings, Place
 from fencepost.check.index_files import IndexFiles, OffsetEntry, RightEntries, TimeEntry
 from fencepost.check.meanings import MISFILTERED, REBUILT, SEEKS
-from fencepost.check.scan import ScannedLog, follow_producers
+from fencepost.check.scan import ScannedLog
 from fencepost.check.snapshot_files import SnapshotFiles
 from fencepost.journal.manifest import KnownSnapshots
 from fencepost.journal.storage import StorageReader
@@ -28,8 +28,7 @@ def check_kafka_files(storage: StorageReader, log: ScannedLog, findings: Finding
     """Compare all of them with a log that has no fault itself, and judge the log's producers on the way."""
     check_strays(storage, log, findings)
     snapshots = KafkaSnapshots(storage, log, KnownSnapshots({}), findings)
-    snapshots.begin_model()
-    follow_producers(log, {*snapshots.offsets}, findings)
+    snapshots.follow_producers()
     KafkaIndexes(
         storage,
         log,

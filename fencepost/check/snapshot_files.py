@@ -17,7 +17,7 @@ import attrs
 
 from fencepost.check.findings import FindingKind, Findings, Place
 from fencepost.check.meanings import DROPPED, FORGOTTEN, MISLED, UNKNOWN
-from fencepost.check.scan import ScannedLog, sizes_of
+from fencepost.check.scan import ScannedLog, follow_producers, sizes_of
 from fencepost.check.sealed_files import MANIFEST
 from fencepost.journal.manifest import KnownSnapshots
 from fencepost.journal.storage import StorageReader
@@ -113,11 +113,13 @@ class SnapshotFiles:
     def _read(self, offset: int) -> dict[int, ModelProducer] | None:
         return read_producers(self.storage, self.log.directory, offset, self.known)
 
-    def begin_model(self) -> None:
-        """Where older segments were deleted, their producers live on in the snapshot at the start."""
+    def follow_producers(self, *, also_at: tuple[int, ...] = ()) -> None:
+        """Judge the log's producers, and remember them at the snapshots and at these offsets."""
         start = self.log.start_offset
+        # Where older segments were deleted, their producers live on in the snapshot at the start.
         if start:
             self.log.model.begin_with(self._read(start) or {})
+        follow_producers(self.log, {*self.offsets, *also_at}, self.findings)
 
     def check_beginning(self) -> None:
         """A log whose older segments were deleted needs a snapshot where it begins."""
