@@ -6,7 +6,7 @@ world (observer.py), of an explored one, or of a running broker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,9 +20,14 @@ from fencepost.protocol.batches import walk
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import Produce, ReplyBody, Request, WriteTxnMarkers
 from fencepost.protocol.records import read_columns
-from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, NO_PRODUCER_ID
+from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
+    NO_PRODUCER_ID,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 from fencepost.simulator.draw.fates import SILENT_FROM, SPEAKS_FROM, fault_word
-from fencepost.simulator.world.history import Struck
+from fencepost.simulator.world.history import Appended, Bounded, Coordinated, Event, Struck, Truncated
 from fencepost.simulator.world.labels import VALUES_MAX, batch_label, value_text
 
 _LOG: Final = "log/"
@@ -69,6 +74,16 @@ class Details:
 
 
 NO_DETAILS: Final = Details()
+
+
+def shown_by(events: Sequence[Event], where: TopicPartition, began: int) -> int:
+    """The last step since `began` that shows a change of this log, or the last step."""
+    for place in range(len(events) - 1, began - 1, -1):
+        event = events[place]
+        is_its = isinstance(event, Bounded | Truncated | Appended) and event.partition == where
+        if is_its or (isinstance(event, Coordinated) and where.topic == TRANSACTION_STATE_TOPIC):
+            return place
+    return len(events) - 1
 
 
 def life_after(event: Struck) -> Changes:

@@ -17,7 +17,7 @@ import attrs
 from fencepost.broker.contract import Input, Outcome, Received, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.lab.append_reasons import bound_reason
-from fencepost.lab.details import Details, batch_values, reply_details, request_details
+from fencepost.lab.details import Details, batch_values, reply_details, request_details, shown_by
 from fencepost.lab.node_state import Changes, ClusterState
 from fencepost.lab.reasons import explain
 from fencepost.lab.rules import Reason, reason_of_reply
@@ -102,7 +102,7 @@ class PathObserver(PathWatch):
         steps.deliver(watched, connection, message)
         self._explain(watched, began)
         for where, changes in self.delivery.changes.items():
-            self.details.put(self._shown_by(where, began), changes)
+            self.details.put(shown_by(self.told.events, where, began), changes)
 
     # --- the steps of the broker
 
@@ -163,13 +163,3 @@ class PathObserver(PathWatch):
         reason = None if slot is None else self.replies.pop(ReplyTo(*slot), None)
         error = self.details.messages[sent.number].error if sent.number in self.details.messages else None
         return reason_of_reply(BROKER_NAME, sent.label.split(" ")[0], error, reason)
-
-    def _shown_by(self, where: TopicPartition, began: int) -> int:
-        """The last step of this delivery that shows a change of this log, or the last one."""
-        events = self.told.events
-        for place in range(len(events) - 1, began - 1, -1):
-            event = events[place]
-            is_its = isinstance(event, Bounded | Appended) and event.partition == where
-            if is_its or (isinstance(event, Coordinated) and where.topic == TRANSACTION_STATE_TOPIC):
-                return place
-        return len(events) - 1

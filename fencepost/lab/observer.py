@@ -17,7 +17,7 @@ from fencepost.broker.contract import Append, Received, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.lab.append_reasons import bound_reason, truncation_reason
-from fencepost.lab.details import Details, batch_values, reply_details, request_details
+from fencepost.lab.details import Details, batch_values, reply_details, request_details, shown_by
 from fencepost.lab.node_state import ClusterState, UnwrittenChanges, touched_by
 from fencepost.lab.reasons import explain
 from fencepost.lab.rules import Reason, reason_of_reply
@@ -189,7 +189,7 @@ class RunObserver:
         touched = touched_by(step.arrived, step.outcome)
         for where, changes in self.cluster.stepped(name, host.node, touched).items():
             shown = self.unwritten.decided(name, where, changes, step.outcome)
-            self.details.put(self._shown_by(where, began), shown)
+            self.details.put(shown_by(self.recorder.events, where, began), shown)
 
     def _explain(self, name: str, node: Node, step: NodeStepped) -> None:
         found = explain(name, node, step.arrived, step.outcome, self.cluster.nodes.get(name, {}))
@@ -208,15 +208,6 @@ class RunObserver:
                 self._because(place, bound_reason(node.logs[event.partition].partition))
             elif isinstance(event, Truncated):
                 self._because(place, truncation_reason(event.node, str(event.partition), event.next_offset))
-
-    def _shown_by(self, where: TopicPartition, began: int) -> int:
-        """The step since `began` that shows a change of this log, or the latest."""
-        events = self.recorder.events
-        for place in range(len(events) - 1, began - 1, -1):
-            event = events[place]
-            if isinstance(event, Bounded | Truncated) and event.partition == where:
-                return place
-        return len(events) - 1
 
     def _act_done(self, done: ActDone) -> None:
         act, began = done.act, self.looked
