@@ -12,6 +12,7 @@ import pytest
 
 import fencepost
 from fencepost import FencepostError
+from tests.topics import create_topic
 
 SOURCE = Path(fencepost.__file__)
 
@@ -62,8 +63,7 @@ def test_the_version_is_the_package_s() -> None:
 def test_a_first_pipeline(tmp_path: Path) -> None:
     """What the README shows: in one process, with the public names alone."""
     with fencepost.Broker(str(tmp_path)) as broker:
-        with fencepost.Admin(broker.address) as admin:
-            admin.create_topic("orders")
+        create_topic(broker.address, "orders")
         with fencepost.Producer(broker.address, transactional_id="shop") as producer:
             producer.init_transactions()
             with producer.transaction():

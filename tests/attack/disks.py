@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from fencepost import Admin, ClientError, Producer
+from fencepost import ClientError, Producer
 from fencepost.demo.processes import ChildFailed
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ProtocolViolation
@@ -26,6 +26,7 @@ from tests.attack.small_disk import small_disk
 from tests.broker.requests import fetch_request, next_offset, visible_values
 from tests.broker.test_every_byte import DETECTED, Seen, is_whole, verdict
 from tests.broker.wire import Wire
+from tests.topics import create_topic
 
 FILLING = "filling"
 RECORD_BYTES = 50_000
@@ -91,8 +92,7 @@ async def check_numbers(scene: Scene, target: Target, acknowledged: int, when: s
 
 def create(address: str) -> None:
     """The topic that fills the disk."""
-    with Admin(address) as admin:
-        admin.create_topic(FILLING, partitions=1)
+    create_topic(address, FILLING, partitions=1)
 
 
 def fill(address: str, number: int = 0, most: int = sys.maxsize) -> int:

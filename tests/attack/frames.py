@@ -11,7 +11,6 @@ from typing import Any
 import msgpack
 import trio
 
-from fencepost import Admin
 from fencepost.protocol import messages as m
 from fencepost.protocol.frames import FRAME_SIZE_MAX
 from fencepost.simulator.actors.extremes import Extremes, Names
@@ -20,6 +19,7 @@ from tests.attack.attacks import Attack
 from tests.attack.scene import PATIENCE_S, Scene, fails_after
 from tests.attack.wires import RECEIVE_SIZE, connections, encoded, send
 from tests.broker.wire import Wire
+from tests.topics import create_topic
 
 STRANGE = "strange"
 BLOCK = 50  # requests on one connection, sent without waiting
@@ -56,8 +56,7 @@ def extremes(scene: Scene) -> Extremes:
 
 def create(address: str) -> None:
     """The stranger's topic."""
-    with Admin(address) as admin:
-        admin.create_topic(STRANGE, partitions=2)
+    create_topic(address, STRANGE, partitions=2)
 
 
 # --- with meaning -------------------------------------------------------------------------------------------

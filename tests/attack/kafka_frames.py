@@ -13,7 +13,6 @@ from typing import Any
 import trio
 from kio.index import load_request_schema
 
-from fencepost import Admin
 from fencepost.kafka_bridge.apis import SERVED
 from fencepost.protocol.frames import FRAME_SIZE_MAX
 from fencepost.protocol.primitives import put_unsigned_varint
@@ -21,6 +20,7 @@ from tests.attack.attacks import Attack
 from tests.attack.scene import Scene
 from tests.attack.wires import RECEIVE_SIZE, connections, exchange, send
 from tests.kafka_bridge.samples import bytes_of, sample, with_unknown_tags
+from tests.topics import create_topic
 
 SENDERS = 10
 WIDE = "wide-for-kafka"
@@ -184,8 +184,7 @@ async def amplifiers(scene: Scene) -> None:
 
 
 def create_wide(scene: Scene) -> None:
-    with Admin(scene.target.address) as admin:
-        admin.create_topic(WIDE, partitions=scene.scaled(50, 2_000))
+    create_topic(scene.target.address, WIDE, partitions=scene.scaled(50, 2_000))
 
 
 def empty_entries(topic: bytes, size: int) -> bytes:

@@ -20,6 +20,7 @@ from tests.attack.attacks import Attack
 from tests.attack.scene import Scene
 from tests.attack.wires import encoded, exchange
 from tests.oracle.kafka_words import kafka_request
+from tests.topics import create_topic
 
 FOLDED = "folded"
 FETCH_VERSION = 11
@@ -65,8 +66,7 @@ def batches(scene: Scene) -> Iterator[bytes]:
 
 
 def create_folded(scene: Scene, partitions: int, **configs: str) -> None:
-    with Admin(scene.target.address) as admin:
-        admin.create_topic(FOLDED, partitions, configs=configs)
+    create_topic(scene.target.address, FOLDED, partitions, configs=configs)
 
 
 def delete_folded(scene: Scene) -> None:

@@ -18,6 +18,7 @@ from fencepost.repair.perform import perform
 from fencepost.repair.planner import make_plan
 from tests.broker.requests import ORDERS
 from tests.reading import records
+from tests.topics import create_topic
 
 PATIENCE_S = 60.0
 DIRECTORY = str(ORDERS)
@@ -28,8 +29,7 @@ def filled(directory: Path, values: list[bytes], *, stops: bool) -> Path:
     """The directory of a broker that has written these records, and then stopped or was killed."""
     live = directory.with_suffix(".live")
     with Broker(live) as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("orders", configs={"segment.bytes": str(SEGMENT_BYTES)})
+        create_topic(broker.address, "orders", configs={"segment.bytes": str(SEGMENT_BYTES)})
         with Producer(broker.address) as producer:
             for value in values:
                 producer.send("orders", value).result()

@@ -16,6 +16,7 @@ from fencepost.journal.simulated import APPEND, SimulatedStorage
 from tests.broker.disks import keeps_nothing
 from tests.broker.test_lifecycle import EVENTS, committed, make_topic
 from tests.cli.processes import started
+from tests.topics import create_topic
 
 OTHERS = "others"
 
@@ -49,8 +50,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
 def broker(disk: FullDisk) -> Generator[Broker]:
     with Broker() as running:
         make_topic(running)
-        with Admin(running.address) as admin:
-            admin.create_topic(OTHERS)
+        create_topic(running.address, OTHERS)
         yield running
         disk.path = None
 

@@ -29,6 +29,7 @@ from fencepost.broker.lifecycle import machine_of
 from fencepost.broker.listeners import BoundSockets, CannotListen
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.power import Machine, ProcessFile
+from tests.topics import create_topic
 
 EVENTS = TopicPartition("events", 0)
 PATIENCE_S = 300.0
@@ -42,8 +43,7 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 
 
 def make_topic(broker: Broker | BrokerProcess) -> None:
-    with Admin(broker.address) as admin:
-        admin.create_topic(EVENTS.topic)
+    create_topic(broker.address, EVENTS.topic)
 
 
 def commit(producer: Producer, value: bytes) -> None:

@@ -26,6 +26,7 @@ from fencepost.protocol.messages import APIS, Produce, ProducedPartition, Produc
 from fencepost.protocol.terms import NO_OFFSET
 from tests.access.samples import SAMPLES
 from tests.broker.wire import opened_server, serving
+from tests.topics import create_topic
 
 PATIENCE_S = 60.0
 ORDERS = fencepost.TopicPartition("orders", 0)
@@ -113,8 +114,7 @@ def everyday(broker: fencepost.Broker) -> Samples:
 
 
 def produce_too_much(broker: fencepost.Broker) -> None:
-    with fencepost.Admin(broker.address) as admin:
-        admin.create_topic("narrow", configs={"max.message.bytes": "100"})
+    create_topic(broker.address, "narrow", configs={"max.message.bytes": "100"})
     with fencepost.Producer(broker.address) as producer:
         producer.send("narrow", bytes(1_000)).result()
 

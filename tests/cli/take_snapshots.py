@@ -47,6 +47,7 @@ from tests.cli.log_builder import build_story
 from tests.cli.test_transactions import OF_OLD, make_it_hang
 from tests.client.members import assignment, become_member
 from tests.spark.one_spark import one_spark
+from tests.topics import create_topic
 
 SNAPSHOTS: Final = Path(__file__).parent / "snapshots"
 WORDS: Final = tuple(words for words, command in COMMANDS.items() if command.place)
@@ -143,8 +144,7 @@ def grow_busy(session: Session) -> None:
 def keep_a_directory(session: Session) -> None:
     """A broker leaves a transaction that was committed, and one that was aborted."""
     with Broker(session.directory / "kept") as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("orders", 1)
+        create_topic(broker.address, "orders", 1)
         with Producer(broker.address, transactional_id="till") as producer:
             producer.init_transactions()
             for end in (producer.commit_transaction, producer.abort_transaction):

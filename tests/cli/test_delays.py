@@ -9,8 +9,9 @@ from threading import Event
 import pytest
 from typing_extensions import override
 
-from fencepost import Admin, Broker, Producer, RequestTimeout
+from fencepost import Broker, Producer, RequestTimeout
 from fencepost.cli import delays
+from tests.topics import create_topic
 
 
 class Steps(Event):
@@ -34,8 +35,7 @@ def test_only_what_is_acknowledged_is_called_so(
 ) -> None:
     monkeypatch.setattr(delays, "OVERDUE_MS", 0)
     with Broker() as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("events")
+        create_topic(broker.address, "events")
         producer = Producer(broker.address, transactional_id="shop", max_block_ms=300)
         producer.init_transactions()
         producer.begin_transaction()

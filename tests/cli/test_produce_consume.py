@@ -23,6 +23,7 @@ from fencepost.protocol.terms import TopicPartition
 from tests.broker.story import FEW_LOGS
 from tests.cli.processes import PATIENCE_S, started
 from tests.cli.tool import DataTool, Output
+from tests.topics import create_topic
 
 LONG_AGO = 1_700_000_000_000
 TOPICS = count(1)
@@ -43,8 +44,7 @@ def tool(address: str, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> DataT
 def topic(address: str) -> str:
     """A topic of two partitions for this test."""
     name = f"topic-{next(TOPICS)}"
-    with Admin(address) as admin:
-        admin.create_topic(name, 2)
+    create_topic(address, name, 2)
     return name
 
 
@@ -59,8 +59,7 @@ def test_a_partition_whose_log_is_damaged_does_not_hide_the_others(
     tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Broker(tmp_path) as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("t", 2)
+        create_topic(broker.address, "t", 2)
         for partition in (0, 1):
             send(broker.address, "t", 3, partition)
     (log,) = (tmp_path / "t-1").glob("*.log")
@@ -466,8 +465,7 @@ def test_a_log_that_got_shorter_meanwhile_is_an_error(
     """The power fails after the command has asked for the end."""
     with Broker(override=FEW_LOGS) as broker:
         tool = DataTool(broker.address, capsys, monkeypatch)
-        with Admin(broker.address) as admin:
-            admin.create_topic("t", 1)
+        create_topic(broker.address, "t", 1)
         broker.restart()  # a clean stop syncs the topic
         send(broker.address, "t", 5)
         ask = consume.range_of

@@ -21,6 +21,7 @@ import trio.testing
 from fencepost import Admin, AsyncAdmin, Broker, Consumer, Producer, RequestTimeout, TopicPartition
 from fencepost.client.metadata import ClusterMetadata
 from fencepost.client.network import AddressInfo
+from tests.topics import create_topic
 
 PATIENCE_S = 60.0  # longer than anything takes on a busy machine; only a failing test waits so long
 NAME = "several.example"
@@ -70,8 +71,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     with Broker() as running:
-        with Admin(running.address) as admin:
-            admin.create_topic("t")
+        create_topic(running.address, "t")
         yield running
 
 

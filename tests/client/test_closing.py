@@ -32,6 +32,7 @@ from fencepost import (
 )
 from fencepost.client.group_member import RebalanceListener
 from fencepost.client.shells.sockets import monotonic_ms
+from tests.topics import create_topic
 
 PATIENCE_S = 60.0  # longer than anything takes on a busy machine; only a failing test waits so long
 HERE = TopicPartition("t", 0)
@@ -216,8 +217,7 @@ def test_a_client_may_be_closed_in_the_middle_of_its_own_round(silence: Silence)
 def broker() -> Iterator[Broker]:
     """It carries out the first EndTxn, and its answer never comes."""
     with Broker() as running:
-        with Admin(running.address) as admin:
-            admin.create_topic("t")
+        create_topic(running.address, "t")
         running.faults.when("broker sends EndTxn reply to *").do("hold")
         yield running
 
@@ -273,8 +273,7 @@ def test_a_commit_that_was_sent_is_unknown_when_another_task_closes_the_producer
 
 def test_a_forked_process_takes_nothing_from_the_clients_of_its_parent() -> None:
     with Broker() as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("t")
+        create_topic(broker.address, "t")
         # From Python 3.12 on, it warns of forks of programs with threads, as the clients have.
         quiet = ["-W", "ignore::DeprecationWarning"]
         command = [sys.executable, *quiet, "-m", "tests.client.forked", broker.address]
@@ -294,8 +293,7 @@ class Forking(RebalanceListener):
 
 def test_a_call_whose_callback_forks_is_refused_in_the_child() -> None:
     with Broker() as broker, Consumer(broker.address, group_id="g") as consumer:
-        with Admin(broker.address) as admin:
-            admin.create_topic("t")
+        create_topic(broker.address, "t")
         listener = Forking()
         consumer.subscribe(["t"], listener)
         refusal = ""

@@ -10,11 +10,12 @@ import pytest
 from fencepost.broker.embedded import Broker
 from fencepost.client.errors import ProducerFailed, ProducerFenced, TransactionAborted
 from fencepost.client.shells import aio
-from fencepost.client.shells.sync import Admin, Consumer, Producer
+from fencepost.client.shells.sync import Consumer, Producer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
 from tests.broker.story import FEW_LOGS
 from tests.reading import records
+from tests.topics import create_topic
 
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 HERE = PARTITIONS[0]
@@ -25,8 +26,7 @@ def broker_of(version: int) -> Broker:
 
 
 def make_topic(address: str) -> None:
-    with Admin(address) as admin:
-        admin.create_topic("t", len(PARTITIONS))
+    create_topic(address, "t", len(PARTITIONS))
 
 
 @pytest.fixture(params=[0, 1, 2], ids=lambda version: f"transaction.version-{version}")

@@ -10,12 +10,13 @@ from typing import Any, Final
 import attrs
 import pytest
 
-from fencepost import Admin, AsyncConsumer, AsyncProducer, Broker, Producer
+from fencepost import AsyncConsumer, AsyncProducer, Broker, Producer
 from fencepost.client.errors import CommitFailed, TransactionAborted, WrongState
 from fencepost.client.group_member import RebalanceListener
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
 from tests.client.stories import KINDS, Clients, tell, tell_blocking
+from tests.topics import create_topic
 
 GROUP: Final = "readers"
 TURNS_MAX: Final = 500
@@ -37,8 +38,7 @@ QUICK: Final[dict[str, Any]] = {
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     with Broker(override=ONE_LOG) as running:
-        with Admin(running.address) as admin:
-            admin.create_topic("t", len(PARTITIONS))
+        create_topic(running.address, "t", len(PARTITIONS))
         yield running
 
 
@@ -253,8 +253,7 @@ def test_a_subscription_to_a_topic_that_does_not_exist_is_logged_until_it_is_cre
         consumer = await world.consumer()
         consumer.subscribe(["mistyped"])
         await polled(lambda: bool(caplog.records), consumer)
-        with Admin(broker.address) as admin:
-            admin.create_topic("mistyped", 1)
+        create_topic(broker.address, "mistyped", 1)
         await polled(lambda: numbers(consumer) == [0], consumer)
 
     run(story, broker, kind)

@@ -23,6 +23,7 @@ from fencepost.faults.phrases import Point, PointKind
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from tests.client.conversation import ProducerTalk, idempotent, transactional
+from tests.topics import create_topic
 
 KEYS = [b"0", b"1", b"2", b"3"]
 
@@ -146,8 +147,7 @@ def test_tasks_that_wait_for_one_missing_partition_fail_together() -> None:
 
     points: list[Point] = []
     with Broker() as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("t", partitions=1)
+        create_topic(broker.address, "t", partitions=1)
         broker.faults.watch(points.append)
         trio.run(story, broker.address)
     assert [point.what for point in points if point.kind is PointKind.SENDS].count("Metadata") <= 4

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from fencepost import Admin, Broker, Producer
+from fencepost import Broker, Producer
 from fencepost.client.shells.signals import interruptions, noting_interruptions, undisturbed
 from tests.client.interrupted import CALLS, interrupt
+from tests.topics import create_topic
 
 ROUNDS = {"poll(1000)": 10, "poll of a member": 5}  # these take seconds
 
@@ -27,8 +28,7 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no tim
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with Broker() as running:
-        with Admin(running.address) as admin:
-            admin.create_topic("t")
+        create_topic(running.address, "t")
         yield running
 
 
@@ -65,8 +65,7 @@ def test_ctrl_c_at_every_instruction_keeps_every_promise(
     story: str, call: str, ctrl_c: str, rounds: int
 ) -> None:
     with Broker() as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("t")
+        create_topic(broker.address, "t")
         run(call, story, rounds, broker.address, ctrl_c=ctrl_c)
 
 

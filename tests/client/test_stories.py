@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from fencepost import Admin, Broker
+from fencepost import Broker
 from tests.client.stories import KINDS, STORIES, Story, tell
+from tests.topics import create_topic
 
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     with Broker(override={"group.initial.rebalance.delay.ms": 0}) as running:
-        with Admin(running.address) as admin:
-            admin.create_topic("t", 2)
+        create_topic(running.address, "t", 2)
         yield running
 
 

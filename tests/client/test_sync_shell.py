@@ -27,6 +27,7 @@ from fencepost.faults.phrases import Point, PointKind
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition, TransactionState
 from tests.reading import records
+from tests.topics import create_topic
 
 PATIENCE_S = 60.0  # longer than anything takes on a busy machine; only a failing test waits so long
 
@@ -36,8 +37,7 @@ PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     with Broker() as running:
-        with Admin(running.address) as admin:
-            admin.create_topic("t", 4)
+        create_topic(running.address, "t", 4)
         yield running
 
 
@@ -192,8 +192,7 @@ def test_a_call_that_timed_out_is_made_again_and_finds_its_answer(broker: Broker
 
 def test_a_block_that_raised_is_not_held_up_by_a_broker_that_is_gone(tmp_path: Path) -> None:
     with Broker(str(tmp_path)) as gone:
-        with Admin(gone.address) as admin:
-            admin.create_topic("t", 1)
+        create_topic(gone.address, "t", 1)
         producer = Producer(gone.address, transactional_id="pay")
         producer.init_transactions()
         producer.begin_transaction()
@@ -221,8 +220,7 @@ def test_a_commit_that_is_given_up_leaves_nothing_behind_for_the_next(broker: Br
 def test_the_client_finds_a_broker_that_was_restarted(tmp_path: Path) -> None:
     with Broker(str(tmp_path)) as first:
         port = int(first.address.rpartition(":")[2])
-        with Admin(first.address) as admin:
-            admin.create_topic("t", 4)
+        create_topic(first.address, "t", 4)
         producer = Producer(first.address, transactional_id="pay")
         producer.init_transactions()
         producer.begin_transaction()

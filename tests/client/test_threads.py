@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from fencepost import Admin, Broker, ClientError, Producer, RecordMetadata, TopicPartition, WrongState
+from fencepost import Broker, ClientError, Producer, RecordMetadata, TopicPartition, WrongState
 from fencepost.client.send_path import SendPath
 from fencepost.client.send_turn import SendTurn
 from fencepost.client.shells.sync import SendFuture
 from tests.reading import records
+from tests.topics import create_topic
 
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 THREADS = 4
@@ -30,8 +31,7 @@ Place = tuple[int, int]
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     with Broker() as running:
-        with Admin(running.address) as admin:
-            admin.create_topic("t", len(PARTITIONS))
+        create_topic(running.address, "t", len(PARTITIONS))
         yield running
 
 

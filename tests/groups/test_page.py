@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import fencepost
+from tests.topics import create_topic
 
 PAGE = (Path(__file__).parents[2] / "docs" / "groups.md").read_text(encoding="utf-8")
 [LOOP] = re.findall(
@@ -23,9 +24,8 @@ ADDRESS, ID = '"localhost:9092"', 'transactional_id="copier-1"'
 def test_the_loop_of_the_page_repeats_an_aborted_transaction(request_name: str) -> None:
     inputs = [b"1", b"2", b"3"]
     with fencepost.Broker(override={"group.initial.rebalance.delay.ms": 0}) as broker:
-        with fencepost.Admin(broker.address) as admin:
-            admin.create_topic("orders")
-            admin.create_topic("out")
+        create_topic(broker.address, "orders")
+        create_topic(broker.address, "out")
         with fencepost.Producer(broker.address) as orders:
             orders.send_many("orders", inputs)
         fault = broker.faults.when(f"copier sends {request_name}").do("answer TRANSACTION_ABORTABLE")

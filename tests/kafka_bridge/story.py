@@ -8,6 +8,7 @@ from typing import Self
 import fencepost
 from fencepost import TopicPartition
 from tests.kafka_bridge.libraries import POLLS_MAX, Access, Admin, Consumer, Library, Message, Producer, texts
+from tests.topics import create_topic
 
 END = "the end"
 
@@ -25,8 +26,7 @@ class Story:
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        with fencepost.Admin(self.access.servers) as admin:
-            admin.create_topic(self.topic, 2)
+        create_topic(self.access.servers, self.topic, 2)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,6 +17,7 @@ from tests.kafka_bridge import confluent, ours
 from tests.kafka_bridge.confluent import ConfluentConsumer
 from tests.kafka_bridge.libraries import POLLS_MAX, Access, Reported, texts
 from tests.kafka_bridge.ours import OurConsumer
+from tests.topics import create_topic
 
 PART: Final = TopicPartition("t", 0)
 NEW: Final = [f"new{number}" for number in range(8)]
@@ -48,8 +49,7 @@ def reader(broker: BrokerProcess, kind: Kind) -> Generator[Reader]:
 
 
 def create(broker: BrokerProcess, partitions: int = 1) -> None:
-    with Admin(broker.address) as admin:
-        admin.create_topic(PART.topic, partitions=partitions)
+    create_topic(broker.address, PART.topic, partitions=partitions)
 
 
 def create_again(broker: BrokerProcess, partitions: int = 1) -> None:

@@ -21,6 +21,7 @@ from tests.kafka_bridge import aio, confluent, kafka_python, ours
 from tests.kafka_bridge.copier import SOURCE, TARGET
 from tests.kafka_bridge.libraries import POLLS_MAX, Access, Library, consume, poll_until
 from tests.kafka_bridge.ours import OurProducer
+from tests.topics import create_topic
 
 PARTITIONS: Final = 6
 NAMES: Final = (confluent.NAME, aio.NAME, kafka_python.NAME, ours.NAME)
@@ -123,8 +124,7 @@ def test_members_of_three_libraries_rebalance_cooperatively(servers: str) -> Non
     topic, group, sticky = "cooperative", "cooperative-group", "cooperative-sticky"
     access = Access(servers=servers)
     with ExitStack() as stack, fencepost.Producer(servers) as producer:
-        with fencepost.Admin(servers) as admin:
-            admin.create_topic(topic, PARTITIONS)
+        create_topic(servers, topic, PARTITIONS)
         made: list[Any] = [
             confluent.ConfluentConsumer(access, isolation="read_committed", group=group, strategy=sticky),
             kafka_python.KafkaPythonConsumer(

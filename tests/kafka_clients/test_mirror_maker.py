@@ -16,6 +16,7 @@ from tests.kafka_bridge.confluent import Confluent
 from tests.kafka_bridge.conftest import IMPATIENT
 from tests.kafka_bridge.libraries import PATIENCE_S, Access, consume, texts
 from tests.kafka_clients import tools
+from tests.topics import create_topic
 
 MIRROR_MAKER: Final = "org.apache.kafka.connect.mirror.MirrorMaker"
 TOPIC: Final = "lines"
@@ -83,8 +84,7 @@ def copied(servers: str, count: int) -> list[str]:
 def test_each_record_is_copied_once_although_mirror_maker_and_its_target_die(tmp_path: Path) -> None:
     values = [f"{number}" for number in range(2 * COUNT)]
     with Broker(override=IMPATIENT) as source, BrokerProcess(tmp_path / "data", override=IMPATIENT) as target:
-        with fencepost.Admin(source.address) as admin:
-            admin.create_topic(TOPIC, configs={"retention.ms": RETENTION_MS})
+        create_topic(source.address, TOPIC, configs={"retention.ms": RETENTION_MS})
         write(source.address, values[:COUNT])
         write(source.address, ["never"], commits=False)
         decision = f"coordinator of {TASK} appends PREPARE_COMMIT"

@@ -12,13 +12,13 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-import fencepost
 from fencepost import TopicPartition
 from tests.cli.processes import fencepost as command
 from tests.cli.processes import read_ready, started
 from tests.kafka_bridge.confluent import Confluent
 from tests.kafka_bridge.libraries import Access, Message, consume
 from tests.kafka_clients import tools
+from tests.topics import create_topic
 
 APPLICATION: Final = Path(__file__).parent / "WordCount.java"
 PROCESS_ID: Final = "00000000-0000-4000-8000-000000000001"
@@ -73,9 +73,8 @@ class House:
             process.wait()
 
     def create_topics(self) -> None:
-        with fencepost.Admin(self.access.servers) as admin:
-            admin.create_topic("lines", 2)
-            admin.create_topic(COUNTS.topic, 1)
+        create_topic(self.access.servers, "lines", 2)
+        create_topic(self.access.servers, COUNTS.topic, 1)
 
     def write(self, topic: str, values: Sequence[bytes]) -> None:
         with closing(Confluent().producer(self.access)) as producer:

@@ -18,6 +18,7 @@ from tests.kafka_bridge.confluent import Confluent
 from tests.kafka_bridge.libraries import Access, Reported, poll_until
 from tests.kafka_bridge.test_acls import ACLS
 from tests.kafka_clients import tools
+from tests.topics import create_topic
 
 
 class Tools:
@@ -46,8 +47,7 @@ class Tools:
 
     def create(self, topic: str, partitions: int = 1) -> None:
         """A topic."""
-        with fencepost.Admin(self.servers) as admin:
-            admin.create_topic(topic, partitions)
+        create_topic(self.servers, topic, partitions)
 
     def write(self, topic: str, *lines: str) -> None:
         """Records, written by kafka-console-producer."""

@@ -22,6 +22,7 @@ from fencepost.spark_bridge.streaming import LogStream
 from tests.reading import records
 from tests.spark.independent_decoder import COLUMNS, CONTROL, KAFKA, Decoded, read_batches, read_partition
 from tests.spark.logs import COMMITTED, UNCOMMITTED, Row, rows_of_task
+from tests.topics import create_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,8 +41,7 @@ class World:
         self.time = 1_700_000_000_000
         self.broker = Broker(directory)
         self.broker.start()
-        with Admin(self.broker.address) as admin:
-            admin.create_topic("orders", partitions=2, configs={"segment.ms": "4000"})
+        create_topic(self.broker.address, "orders", partitions=2, configs={"segment.ms": "4000"})
         self._open: dict[str, Producer] = {}
         self._started = 0
 

@@ -10,11 +10,12 @@ from typing import Any, cast
 import pytest
 from playwright.sync_api import Page, expect
 
-from fencepost import Admin, Broker, BrokerProcess, Producer
+from fencepost import Broker, BrokerProcess, Producer
 from fencepost.lab.pages import STATIC
 from tests.lab.browser.accessibility import violations
 from tests.lab.browser.driving import RunPage
 from tests.lab.lab_process import LabProcess, lab
+from tests.topics import create_topic
 
 pytestmark = pytest.mark.thorough
 
@@ -23,8 +24,7 @@ pytestmark = pytest.mark.thorough
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker that lets itself be followed, with a topic."""
     with BrokerProcess(tmp_path / "data", options=("--follow",)) as broker:
-        with Admin(broker.address) as admin:
-            admin.create_topic("orders")
+        create_topic(broker.address, "orders")
         yield broker
 
 
@@ -47,8 +47,7 @@ def test_a_broker_is_followed_through_a_kill(page: Page, tmp_path: Path) -> None
         BrokerProcess(tmp_path / "data", options=("--follow",)) as broker,
         lab("--broker", broker.address) as shown,
     ):
-        with Admin(broker.address) as admin:
-            admin.create_topic("orders")
+        create_topic(broker.address, "orders")
         with Producer(broker.address, transactional_id="till", client_id="till") as producer:
             producer.init_transactions()
             with producer.transaction():
