@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Final
@@ -179,17 +177,6 @@ def _advice_on_file(problem: OSError) -> tuple[str, int]:
         rights = AND_THE_RIGHTS if isinstance(problem, PermissionError) else ""
         return f"{CHECK_THE_PATH}{rights}", WRONG_USAGE
     return MAKE_ROOM if problem.errno in (ENOSPC, EDQUOT) else "", FAILED
-
-
-@contextmanager
-def advising(error: ErrorCode, then: str) -> Generator[None]:
-    """Inside, this is the next step after an error code, instead of the one in ADVICE."""
-    try:
-        yield
-    except ClientError as problem:
-        if problem.error is not error:
-            raise
-        raise CommandFailed(REQUEST_NAME.sub("", problem.because), then=then) from problem
 
 
 def complain(what: str, *, then: str = "") -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 from cyclopts import Parameter
 
 from fencepost.cli.errors import ADVICE, CommandFailed
+from fencepost.cli.likely_names import NameKind, likely_name, suggesting
 from fencepost.cli.options import LOCAL, AsJson, ClusterOptions, InPartitions, InTopic, partitions_of
 from fencepost.cli.output import Columns, print_done, print_entry, print_json, print_rows, row_of
 from fencepost.cli.positions import not_readable, sorted_out
@@ -95,7 +96,10 @@ def describe_group(name: GroupName, /, *, cluster: ClusterOptions = LOCAL, as_js
     with cluster.connect() as admin:
         found = admin.describe_consumer_group(name)
         if found.state is GroupState.DEAD:
-            raise CommandFailed(f"group {name!r} does not exist", then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND])
+            raise CommandFailed(
+                f"group {name!r} does not exist{likely_name(admin, NameKind.GROUPS, name)}",
+                then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND],
+            )
         offsets = admin.list_consumer_group_offsets(name)
         topics = {topic.topic for topic in admin.list_topics()}
         read = sorted({*offsets, *(where for member in found.members for where in member.partitions)})
@@ -140,7 +144,7 @@ def total_lag(lines: Iterable[OffsetLine]) -> int | None:
 
 def delete_group(name: GroupName, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
     """Delete a group that has no members, and all its offsets."""
-    with cluster.connect() as admin:
+    with cluster.connect() as admin, suggesting(admin, NameKind.GROUPS, name):
         admin.delete_consumer_group(name)
     print_done(f"Deleted group {name}.", {"group": name}, as_json=as_json)
 
@@ -165,7 +169,8 @@ def delete_offsets(
     """
     with cluster.connect() as admin:
         parts = partitions_of(admin, topic, partition)
-        admin.delete_consumer_group_offsets(name, parts)
+        with suggesting(admin, NameKind.GROUPS, name):
+            admin.delete_consumer_group_offsets(name, parts)
     print_done(
         f"Deleted the offsets of group {name} for {', '.join(map(str, parts))}.",
         {"group": name, "topic": topic, "partitions": [where.partition for where in parts]},

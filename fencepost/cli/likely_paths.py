@@ -1,8 +1,8 @@
-"""What the path of a directory was probably meant to be: users give the directory of a topic, or a parent."""
+"""What a path was probably meant to be: users give the directory of a topic, or a parent, or misspell it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,19 +11,37 @@ NAMED_MAX: Final = 3
 
 
 def likely_directories(path: Path) -> list[Path]:
-    """The data directories around a path that is not one: the one that it lies in, or those in it."""
+    """The data directories around a path that is not one: the one that it lies in, those in it, or those
+    beside it with nearly its name.
+    """
     try:
         if above := next(filter(_is_data_directory, _ancestors(path)), None):
             return [above]
-        return [each for each in sorted(path.iterdir()) if _is_data_directory(each)] if path.is_dir() else []
+        near = path.iterdir() if path.is_dir() else near_names(path)
+        return [each for each in sorted(near) if _is_data_directory(each)]
     except OSError:  # what this user may not see is no advice
         return []
 
 
 def did_you_mean(path: Path) -> str:
-    """The question that names them; empty if there is none."""
-    found = likely_directories(path)[:NAMED_MAX]
-    return f"did you mean {' or '.join(map(str, found))}?" if found else ""
+    """The question that names them."""
+    return question(likely_directories(path))
+
+
+def question(found: Sequence[Path]) -> str:
+    """The question that names these paths; empty if there is none."""
+    return f"did you mean {' or '.join(map(str, found[:NAMED_MAX]))}?" if found else ""
+
+
+def near_names(path: Path) -> list[Path]:
+    """What lies beside a path that does not exist, under nearly the same name."""
+    from fencepost.faults.grammar import likely  # only these errors need it
+
+    try:
+        names = [each.name for each in path.parent.iterdir()]
+    except OSError:  # what this user may not see is no advice
+        return []
+    return [path.parent / name for name in likely(path.name, names)]
 
 
 def _ancestors(path: Path) -> Iterator[Path]:

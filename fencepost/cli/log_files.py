@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.cli.files import refuse_uri
-from fencepost.cli.likely_paths import did_you_mean
+from fencepost.cli.likely_paths import did_you_mean, near_names, question
 from fencepost.journal.data_directory import META_FILE
 from fencepost.journal.segments import LOG, parse_file_name
 from fencepost.journal.storage import parse_directory_name
@@ -112,6 +112,8 @@ def _instead_of(path: Path) -> str:
     partitions = partition_directories(parent) if parent.is_dir() else []
     if any(partition.topic == path.name for partition, _ in partitions):
         return f"did you mean {parent} --topic {path.name}?"
+    if near := [each for _, each in partitions if each in near_names(path)]:
+        return question(near)
     return f"did you mean {parent}?" if partition_of(parent) and parent.is_dir() else did_you_mean(path)
 
 

@@ -13,20 +13,14 @@ import attrs
 from cyclopts import Parameter, Token, validators
 
 from fencepost.cli.config_file import COMMAND_LINE, ENVIRONMENT
-from fencepost.cli.errors import (
-    CREATE_THE_TOPIC,
-    NO_BROKER,
-    START_A_BROKER,
-    CommandFailed,
-    WrongUsage,
-    advising,
-)
+from fencepost.cli.errors import CREATE_THE_TOPIC, NO_BROKER, START_A_BROKER, CommandFailed, WrongUsage
 from fencepost.cli.files import read_toml
+from fencepost.cli.likely_names import NameKind, suggesting
 from fencepost.cli.times import seconds_given
-from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import ID_LENGTH_MAX, INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
+    from fencepost.client.admin import TopicDescription
     from fencepost.client.security import SecuritySettings
     from fencepost.client.shells.sync import Admin
 
@@ -238,12 +232,21 @@ def pair_in(option: str, text: str, *, example: str) -> tuple[str, str]:
     return name, value
 
 
-def partitions_of(admin: Admin, topic: str, wanted: Iterable[int] = ()) -> list[TopicPartition]:
-    """The wanted partitions of a topic, or all; CommandFailed if one does not exist.
+def described_topic(admin: Admin, topic: str, *, then: str | None = None) -> TopicDescription:
+    """A topic; CommandFailed with this next step if it does not exist."""
+    with suggesting(admin, NameKind.TOPICS, topic, then=then):
+        return admin.describe_topic(topic)
+
+
+def partitions_of(
+    admin: Admin, topic: str, wanted: Iterable[int] = (), *, then: str | None = None
+) -> list[TopicPartition]:
+    """The wanted partitions of a topic, or all; CommandFailed if one does not exist. `then`: the next step if
+    the topic does not exist.
 
     A client that asked for the leader of a missing partition would retry until its timeout.
     """
-    count = len(admin.describe_topic(topic).leaders)
+    count = len(described_topic(admin, topic, then=then).leaders)
     numbers = list(wanted) or range(count)
     for number in numbers:
         if not 0 <= number < count:
@@ -258,8 +261,7 @@ def partitions_to_use(admin: Admin, topic: str, wanted: Iterable[int]) -> list[T
     """The same for a command that writes or reads records; if there is no such topic, it is time to create
     it.
     """
-    with advising(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, CREATE_THE_TOPIC):
-        return partitions_of(admin, topic, wanted)
+    return partitions_of(admin, topic, wanted, then=CREATE_THE_TOPIC)
 
 
 def check_id(option: str, given: str | None) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Final, NamedTuple
 from cyclopts import Parameter, Token
 
 from fencepost.cli.errors import ADVICE, CommandFailed, WrongUsage, complain
+from fencepost.cli.likely_names import NameKind, likely_name
 from fencepost.cli.options import (
     LOCAL,
     AsJson,
@@ -145,10 +146,12 @@ def reset_offsets(
         )
     with cluster.connect() as admin:
         exists = _check_members(admin, name)
+        meant = "" if exists else likely_name(admin, NameKind.GROUPS, name)
         current = admin.list_consumer_group_offsets(name)
         if all_topics and not current:
+            problem = "has no committed offsets" if exists else f"does not exist{meant}"
             raise CommandFailed(
-                f"group {name!r} has no committed offsets" if exists else f"group {name!r} does not exist",
+                f"group {name!r} {problem}",
                 then=f"{ADVICE[ErrorCode.GROUP_ID_NOT_FOUND]}; --topic creates offsets for a group",
             )
         parts = sorted(current) if topic is None else partitions_of(admin, topic, partition)
@@ -158,12 +161,8 @@ def reset_offsets(
     resets = [Reset(where, current.get(where), offset, execute) for where, offset in new.items()]
     print_rows(RESETS, resets, as_json=as_json)
     if not exists:
-        complain(
-            f"group {name!r} did not exist, and was created"
-            if execute
-            else f"group {name!r} does not exist; --execute creates it",
-            then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND],
-        )
+        created = "did not exist, and was created" if execute else "does not exist; --execute creates it"
+        complain(f"group {name!r} {created}{meant}", then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND])
     if not execute:
         print("Nothing was changed. --execute commits the new offsets.", file=sys.stderr)
 

@@ -15,6 +15,7 @@ import attrs
 
 from fencepost.bundled import bundled_scenarios
 from fencepost.cli.errors import CommandFailed, WrongUsage
+from fencepost.cli.likely_paths import near_names, question
 
 if TYPE_CHECKING:
     from fencepost.simulator.scenarios.model import Case, Scenario
@@ -67,7 +68,7 @@ def read(path: Path, *, advice: str | None = None) -> Scenario:
     try:
         return scenario_of(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
-        problem, then = f"no such file: {path}", advice or LIST
+        problem, then = f"no such file: {path}", question(near_names(path)) or advice or LIST
         if path.name == str(path):
             problem = f"there is no scenario {path}, bundled or in a file"
             then = f"{_did_you_mean(path.name)}{then}"
@@ -83,7 +84,8 @@ def read(path: Path, *, advice: str | None = None) -> Scenario:
 
 def _did_you_mean(word: str) -> str:
     close = get_close_matches(word.removesuffix(".toml"), bundled_scenarios(), n=2)
-    return f"did you mean {' or '.join(close)}? " if close else ""
+    meant = question(list(map(Path, close)) or near_names(Path(word)))
+    return f"{meant} " if meant else ""
 
 
 @attrs.frozen(kw_only=True)

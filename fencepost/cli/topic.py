@@ -9,12 +9,14 @@ from cyclopts import Parameter, validators
 
 from fencepost.check.findings import counted
 from fencepost.cli.errors import CommandFailed, WrongUsage
+from fencepost.cli.likely_names import NameKind, suggesting
 from fencepost.cli.options import (
     LOCAL,
     AsJson,
     ClusterOptions,
     Configs,
     InPartition,
+    described_topic,
     is_offset,
     partitions_of,
     settings_in,
@@ -119,7 +121,7 @@ def list_topics(*, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> 
 def describe_topic(name: TopicName, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
     """Show the partitions of a topic (leaders, offsets, open transactions) and its settings."""
     with cluster.connect() as admin:
-        described = admin.describe_topic(name)
+        described = described_topic(admin, name)
         partitions = [TopicPartition(name, number) for number in range(len(described.leaders))]
         has, refusals = range_of(admin, partitions, "read_committed")
         configs = admin.describe_topic_configs(name)
@@ -202,7 +204,7 @@ def alter_topic(
             "topic alter needs --config, --delete-config or --partitions",
             then="for example: fencepost topic alter orders --config retention.ms=3600000",
         )
-    with cluster.connect() as admin:
+    with cluster.connect() as admin, suggesting(admin, NameKind.TOPICS, name):
         if delete_config:
             _check_settings(admin, name, delete_config)
         if changes:
@@ -227,7 +229,7 @@ def _check_settings(admin: Admin, topic: str, given: tuple[str, ...]) -> None:
 def delete_topic(name: TopicName, /, *, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
     """Delete a topic and all its records."""
     _refuse_internal(name, "deleted")
-    with cluster.connect() as admin:
+    with cluster.connect() as admin, suggesting(admin, NameKind.TOPICS, name):
         admin.delete_topic(name)
     print_done(f"Deleted {name}.", {"topic": name}, as_json=as_json)
 

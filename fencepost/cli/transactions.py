@@ -13,6 +13,7 @@ import attrs
 from cyclopts import Parameter
 
 from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage
+from fencepost.cli.likely_names import NameKind, suggesting
 from fencepost.cli.options import (
     LOCAL,
     AsJson,
@@ -22,6 +23,7 @@ from fencepost.cli.options import (
     Int64,
     InTopic,
     check_id,
+    described_topic,
     partitions_of,
 )
 from fencepost.cli.output import Columns, print_done, print_entry, print_rows
@@ -170,7 +172,7 @@ def describe_transaction(
         The transactional id.
     """
     check_id("--transactional-id", transactional_id)
-    with cluster.connect() as admin:
+    with cluster.connect() as admin, suggesting(admin, NameKind.TRANSACTIONAL_IDS, transactional_id):
         found = admin.describe_transaction(transactional_id)
         row = Described(admin.find_coordinator(transactional_id), found)
     print_entry(DESCRIBED, row, as_json=as_json)
@@ -221,7 +223,7 @@ def force_terminate_transaction(
         The transactional id. A new producer can use it right away.
     """
     check_id("--transactional-id", transactional_id)
-    with cluster.connect() as admin:
+    with cluster.connect() as admin, suggesting(admin, NameKind.TRANSACTIONAL_IDS, transactional_id):
         admin.describe_transaction(transactional_id)  # a mistyped id would be created
         admin.force_terminate_transaction(transactional_id)
     print_done(f"Fenced the producer of {transactional_id}.", {"fenced": transactional_id}, as_json=as_json)
@@ -333,7 +335,7 @@ def partitions_to_search(
         )
     if topic is not None and partition is not None:
         partitions_of(admin, topic, [partition])
-    topics = admin.list_topics() if topic is None else [admin.describe_topic(topic)]
+    topics = admin.list_topics() if topic is None else [described_topic(admin, topic)]
     wanted = [
         TopicPartition(described.topic, number)
         for described in topics

@@ -21,8 +21,10 @@ import attrs
 from fencepost.broker.access.files import AccessFileError, check_name, format_users, parse_users
 from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.cli.files import read_text
+from fencepost.cli.likely_paths import near_names, question
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_done
+from fencepost.faults.grammar import suggestion
 from fencepost.journal.data_directory import META_FILE
 from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
 
@@ -63,14 +65,15 @@ def remove_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
         The name of the user.
     """
     if not file.exists():
-        then = "`fencepost user add FILE NAME` writes a user file"
+        then = question(near_names(file)) or "`fencepost user add FILE NAME` writes a user file"
         raise WrongUsage(f"no such file: {file}", then=then)
     with _locked(file):
         users = _users_in(file)
         if name not in users.credentials:
             names = ", ".join(sorted(users.credentials))
             then = f"its users are {names}" if names else "it has no users"
-            raise CommandFailed(f"{file} has no user {name}", then=then)
+            meant = suggestion(name, sorted(users.credentials))
+            raise CommandFailed(f"{file} has no user {name}{meant}", then=then)
         rest = {user: credential for user, credential in users.credentials.items() if user != name}
         _replace(file, format_users(attrs.evolve(users, credentials=rest)))
     done = f"Removed {name} from {file}. Restart the broker to lock the user out."

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
@@ -263,7 +263,8 @@ class Grammar(Generic[ValueT]):
         """The nearest text word by word, but only if it is a phrase: a suggestion must be possible."""
         words = text.split(" ")
         better = " ".join(
-            word if word in self.vocabulary else _nearest(word, self.vocabulary) or word for word in words
+            word if word in self.vocabulary else next(iter(_nearest(word, self.vocabulary)), word)
+            for word in words
         )
         if better == text:
             return ""
@@ -290,15 +291,22 @@ def a(noun: str) -> str:
 
 
 def suggestion(name: str, possible: Sequence[str], *, likeness_min: float = LIKENESS_MIN) -> str:
-    """ "; did you mean ...?" with the possible name that is nearly this one, or else with the shortest ones
-    that contain it; empty without any.
+    """ "; did you mean ...?" with the likely names; empty without any."""
+    meant = likely(name, possible, likeness_min=likeness_min)
+    return f"; did you mean {either(map(quoted, meant))}?" if meant else ""
+
+
+def likely(name: str, possible: Sequence[str], *, likeness_min: float = LIKENESS_MIN) -> list[str]:
+    """The possible name that is nearly this one, or those that are equally near; if none is near, the
+    shortest ones that contain it.
     """
-    better = _nearest(name, possible, likeness_min)
-    meant = _containing(name, possible) if better is None else [better]
-    if not meant:
-        return ""
-    *others, last = map(quoted, meant)
-    return f"; did you mean {', '.join(others)} or {last}?" if others else f"; did you mean {last}?"
+    return _nearest(name, possible, likeness_min) or _containing(name, possible)
+
+
+def either(names: Iterable[str]) -> str:
+    """The names with "or" before the last one."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _containing(name: str, possible: Sequence[str]) -> list[str]:
@@ -308,16 +316,20 @@ def _containing(name: str, possible: Sequence[str]) -> list[str]:
     return sorted(found, key=len)[:SUGGESTED_MAX]
 
 
-def _nearest(name: str, possible: Sequence[str], likeness_min: float = LIKENESS_MIN) -> str | None:
+def _nearest(name: str, possible: Sequence[str], likeness_min: float = LIKENESS_MIN) -> list[str]:
     if len(name) < NAME_MIN:
-        return None
+        return []
     # "node 3" is not a misspelling of "node 1", so the numbers must agree.
     numbers = _NUMBERS.findall(name)
     by_lower = {
         known.lower(): known for known in possible if not numbers or numbers == _NUMBERS.findall(known)
     }
-    found = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=likeness_min)
-    return by_lower[found[0]] if found else None
+    found = get_close_matches(name.lower(), list(by_lower), n=SUGGESTED_MAX, cutoff=likeness_min)
+    return [by_lower[each] for each in found if _likeness(each, name) == _likeness(found[0], name)]
+
+
+def _likeness(known: str, name: str) -> float:
+    return SequenceMatcher(None, known, name.lower()).ratio()
 
 
 def count(text: str) -> int:

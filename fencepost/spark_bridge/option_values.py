@@ -6,7 +6,8 @@ Rule: nothing is guessed. Text that is not understood raises UnusableOption, whi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any, Final, NoReturn, cast
 from urllib.parse import unquote, urlsplit
 
@@ -127,9 +128,7 @@ def parse_isolation_level(options: Mapping[str, str]) -> IsolationLevel:
         raise UnusableOption("isolation.level and kafka.isolation.level differ; set only one of them")
     value = given.pop()
     if value not in known:
-        raise UnusableOption(
-            f"option isolation.level must be read_committed or read_uncommitted, not {value}"
-        )
+        raise _not_one_of("isolation.level", value, sorted(known))
     return known[value]
 
 
@@ -137,8 +136,14 @@ def parse_choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]
     """One of the choices, the first without the option."""
     value = options.get(name.lower(), choices[0]).strip().lower()
     if value not in choices:
-        raise UnusableOption(f"option {name} must be {' or '.join(choices)}, not {value}")
+        raise _not_one_of(name, value, choices)
     return value
+
+
+def _not_one_of(name: str, value: str, choices: Collection[str]) -> UnusableOption:
+    likely = get_close_matches(value, choices, n=1)
+    meant = f"; did you mean {likely[0]}?" if likely else ""
+    return UnusableOption(f"option {name} must be {' or '.join(choices)}, not {value}{meant}")
 
 
 def parse_flag(options: Mapping[str, str], name: str, *, usual: bool) -> bool:

@@ -80,6 +80,8 @@ def test_options_are_understood(given: dict[str, str], meant: ReadOptions) -> No
         ({"startingOffset": "earliest"}, "option startingOffset is unknown; did you mean startingOffsets?"),
         ({"startingTimestmap": "5"}, "did you mean startingTimestamp?"),
         ({"kafka.isolation.levl": "read_uncommitted"}, "did you mean kafka.isolation.level?"),
+        ({"table": "transaction"}, "not transaction; did you mean transactions?"),
+        ({"isolation.level": "read_commited"}, "not read_commited; did you mean read_committed?"),
         ({"colour": "red"}, "option colour is unknown; the options are path, paths, subscribe"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp must be a whole number from 0 on"),
         ({"startingOffsetsByTimestamp": '{"orders":{"0":-1}}'}, "must be JSON like"),
