@@ -10,7 +10,7 @@ Rule: the command line wins over the environment, the environment over the file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -18,6 +18,8 @@ import attrs
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict
 
+from fencepost.cli import environment
+from fencepost.cli.environment import check_variables, variable
 from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.cli.files import read_toml
 
@@ -29,8 +31,9 @@ ENVIRONMENT: Final = "env"
 """Where cyclopts says that a value of a variable comes from."""
 COMMAND_LINE: Final = "cli"
 """The same for a value that was written on the command line."""
-PROFILE_VARIABLE: Final = "FENCEPOST_PROFILE"
-THEN: Final = "`fencepost help cli` shows an example; the variable FENCEPOST_CONFIG gives its path"
+HELP: Final = "help"
+"""The command that prints the page about them."""
+THEN: Final = f"`fencepost help cli` shows an example; the variable {environment.CONFIG} gives its path"
 
 
 @attrs.frozen
@@ -44,7 +47,11 @@ class ConfigFile:
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         """Sets the options that neither the command line nor the environment gives."""
-        chosen, path = self.profile or os.environ.get(PROFILE_VARIABLE) or None, config_path()
+        if commands == (HELP,):
+            return  # it has no options, and describes the file and the variables that others refuse
+        check_variables()
+        _forget_empty_variables(arguments)
+        chosen, path = self.profile or variable(environment.PROFILE), config_path()
         if path is None:
             if chosen is not None:
                 raise _wrong(f"profile {chosen!r} does not exist: there is no configuration file")
@@ -73,7 +80,8 @@ class ConfigFile:
         for words, is_table in _keys(values):
             key = f"{within}{'.'.join(words.split())}"
             if is_table and words not in self.commands:
-                raise _wrong(f"{path}: [{key}] is not a command")
+                meant = _suggestion(words, self.commands)
+                raise _wrong(f"{path}: [{key}] is not a command{meant}")
             if not is_table and words not in SHARED:
                 raise _wrong(
                     f"{path}: unknown key {key}: outside the tables of commands, only "
@@ -104,9 +112,7 @@ def _check_options(path: Path, values: dict[str, Any], command: App, words: str,
     names = {name.lstrip("-") for each in command.assemble_argument_collection() for name in each.names}
     for key in keys:
         if key.replace("_", "-") not in names:
-            from fencepost.faults.grammar import suggestion  # only this error needs it
-
-            known = suggestion(key, tuple(sorted(names)))
+            known = _suggestion(key, names)
             where = f"{within}{'.'.join(words.split())}"
             raise _wrong(
                 f"{path}: unknown key {key} in [{where}]{known}",
@@ -132,6 +138,12 @@ def take_profile(arguments: Sequence[str]) -> tuple[list[str], str | None]:
     return left, name
 
 
+def _suggestion(name: str, possible: Iterable[str]) -> str:
+    from fencepost.faults.grammar import suggestion  # only errors need it
+
+    return suggestion(name, sorted(possible))
+
+
 def _wrong(what: str, then: str = "") -> CommandFailed:
     return WrongUsage(what, then=then or THEN)
 
@@ -150,12 +162,10 @@ def _profiles_in(path: Path, found: object) -> dict[str, dict[str, Any]]:
 
 def _named(path: Path, profiles: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
     if name not in profiles:
-        from fencepost.faults.grammar import suggestion  # only this error needs it
-
         known = (
             f"its profiles are {', '.join(profiles)}" if profiles else f"write [{PROFILE}.{name}] to make one"
         )
-        raise _wrong(f"{path} has no profile {name!r}{suggestion(name, tuple(profiles))}", known)
+        raise _wrong(f"{path} has no profile {name!r}{_suggestion(name, profiles)}", known)
     return profiles[name]
 
 
@@ -169,6 +179,13 @@ def _laid_over(values: dict[str, Any], profile: dict[str, Any]) -> dict[str, Any
     return merged
 
 
+def _forget_empty_variables(arguments: ArgumentCollection) -> None:
+    for argument in arguments:
+        argument.tokens[:] = [
+            token for token in argument.tokens if token.value or token.source != ENVIRONMENT
+        ]
+
+
 def _forget_environment(arguments: ArgumentCollection, profile: dict[str, Any]) -> None:
     """Drop the environment's values of the options that a profile set, if --profile named it."""
     for argument in arguments:
@@ -178,7 +195,7 @@ def _forget_environment(arguments: ArgumentCollection, profile: dict[str, Any]) 
 
 def config_path() -> Path | None:
     """The file that FENCEPOST_CONFIG names, or the user's own if there is one."""
-    if named := os.environ.get("FENCEPOST_CONFIG"):
+    if named := variable(environment.CONFIG):
         return Path(named)
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     path = Path(home, "fencepost", "config.toml")

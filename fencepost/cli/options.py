@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import attrs
 from cyclopts import Parameter, Token, validators
 
+from fencepost.cli import environment
 from fencepost.cli.config_file import COMMAND_LINE, ENVIRONMENT
+from fencepost.cli.environment import security_variables, variable
 from fencepost.cli.errors import CREATE_THE_TOPIC, NO_BROKER, START_A_BROKER, CommandFailed, WrongUsage
 from fencepost.cli.files import read_toml
 from fencepost.cli.likely_names import NameKind, suggesting
@@ -64,7 +65,7 @@ CommandConfig = Annotated[
     Path | None,
     Parameter(
         "--command-config",
-        env_var="FENCEPOST_COMMAND_CONFIG",
+        env_var=environment.COMMAND_CONFIG,
         help="TOML file with the security settings of the client (`fencepost help access`).",
     ),
 ]
@@ -160,7 +161,7 @@ class ClusterOptions:
         Parameter(
             (BOOTSTRAP_OPTION, "-b"),
             converter=_addresses,
-            env_var="FENCEPOST_BOOTSTRAP_SERVER",
+            env_var=environment.BOOTSTRAP_SERVER,
             help="Address of the broker as host:port, or of several brokers, separated by commas.",
         ),
     ] = DEFAULT
@@ -196,10 +197,12 @@ def security_of(config: Path | None) -> SecuritySettings:
     then = "`fencepost help access` shows such a file, and the environment variables that can replace it"
     found = {} if config is None else read_toml("--command-config", config, then=then)
     if unknown := found.keys() - names.keys():
-        what = f"{config}: unknown setting {min(unknown)!r}"
+        from fencepost.faults.grammar import suggestion  # only this error needs it
+
+        what = f"{config}: unknown setting {min(unknown)!r}{suggestion(min(unknown), list(names))}"
         raise WrongUsage(what, then=f"the settings are {', '.join(names)}")
-    keys = {name: key for name in names if (key := f"FENCEPOST_{name.upper()}") in os.environ}
-    found |= {name: os.environ[key] for name, key in keys.items()}
+    keys = {name: key for name, key in security_variables().items() if variable(key)}
+    found |= {name: variable(key) for name, key in keys.items()}
     places = [] if config is None else [str(config)]
     then = f"correct {' or '.join([*places, *keys.values()])}; `fencepost help access` shows the settings"
     check = found.get("ssl_check_hostname", True)

@@ -20,6 +20,7 @@ from fencepost.cli.application import application, run
 from fencepost.cli.commands import COMMANDS
 from fencepost.cli.config_file import take_profile
 from fencepost.cli.options import DEFAULT
+from fencepost.client.security import SecuritySettings
 
 WORDS: Final = tuple(words for words, command in COMMANDS.items() if command.place)
 
@@ -309,7 +310,7 @@ def test_the_file_of_the_user_is_read(
             "bootstrap = 'a:1'",
             "unknown key bootstrap: outside the tables of commands, only bootstrap-server and command-config",
         ),
-        ("[topics]\npartitions = 3", "[topics] is not a command"),
+        ("[topics]\npartitions = 3", '[topics] is not a command; did you mean "topic"?'),
         ("[topic.make]\npartitions = 3", "[topic.make] is not a command"),
         ("[topic.list]\npartitions = 3", "unknown key partitions in [topic.list]"),
         ("[topic.create]\npartition = 3", "unknown key partition in [topic.create]; did you mean"),
@@ -435,6 +436,68 @@ def test_a_profile_without_a_file_is_an_error(
 
 def test_what_follows_two_dashes_is_no_option() -> None:
     assert take_profile(["produce", "--", "--profile", "x"]) == (["produce", "--", "--profile", "x"], None)
+
+
+def test_the_page_about_a_mistake_can_be_read(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors of the configuration file and of variables refer to it."""
+    config.write_text("bootstrap-server")
+    monkeypatch.setenv("FENCEPOST_CONIFG", "mine.toml")
+    assert run(["topic", "list"]) == 2
+    assert run(["help", "cli"]) == 0
+
+
+VARIABLES: Final = ("BOOTSTRAP_SERVER", "COMMAND_CONFIG", "CONFIG", "PROFILE")
+
+
+@pytest.mark.parametrize("name", [*VARIABLES, *(name.upper() for name in SecuritySettings.__annotations__)])
+def test_an_empty_variable_is_not_set(
+    name: str, config: Path, address: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Also where the configuration file has another value."""
+    config.write_text(f'bootstrap-server = "{address}"\n')
+    words = ["-b", address] if name == "CONFIG" else []
+    monkeypatch.setenv(f"FENCEPOST_{name}", "")
+    assert run(["topic", "list", *words]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("FENCEPOST_BOOTSTRAP_SERVERS", "FENCEPOST_BOOTSTRAP_SERVER"),
+        ("FENCEPOST_COMMAND_CONFG", "FENCEPOST_COMMAND_CONFIG"),
+        ("FENCEPOST_CONIFG", "FENCEPOST_CONFIG"),
+        ("FENCEPOST_PROFLIE", "FENCEPOST_PROFILE"),
+        ("FENCEPOST_SASL_USERNAME", "FENCEPOST_SASL_PLAIN_USERNAME"),
+        ("FENCEPOST_SSL_CA_FILE", "FENCEPOST_SSL_CAFILE"),
+        ("FENCEPOST_SECURITY_PROTOCL", "FENCEPOST_SECURITY_PROTOCOL"),
+        ("FENCEPOST_SSL_VERIFY", None),
+    ],
+)
+def test_a_misspelt_variable_is_named(
+    name: str, meant: str | None, address: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv(name, "")
+    assert run(["topic", "list", "-b", address]) == 0
+    monkeypatch.setenv(name, "x")
+    assert run(["topic", "list", "-b", address]) == 2
+    what, then = capsys.readouterr().err.splitlines()
+    assert f"the environment variable {name} is not one" in what
+    assert then.startswith(f"  did you mean {meant}? " if meant else "  `fencepost help cli`")
+
+
+@pytest.mark.parametrize(
+    "name", ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_KAFKA", "PORT", "PORT_9092_TCP_ADDR", "BROWSER"]
+)
+def test_a_variable_of_something_else_is_left_alone(
+    name: str, address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes sets most of these for a service that is called fencepost."""
+    monkeypatch.setenv(f"FENCEPOST_{name}", "10.0.0.1")
+    assert run(["topic", "list", "-b", address]) == 0
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -181,7 +181,7 @@ def test_the_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("password = 1", "unknown setting 'password'"),
+        ("password = 1", "unknown setting 'password'; did you mean \"sasl_plain_password\"?"),
         ("x = ", "not TOML"),
         ('security_protocol = "TLS"', "security_protocol must be"),
         ('security_protocol = "SASL_SSL"', "needs sasl_plain_username"),
