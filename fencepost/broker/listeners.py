@@ -19,7 +19,15 @@ EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # the hosts that stand for all int
 
 
 class CannotListen(FencepostError):
-    """The broker cannot listen on this address; the message says what to do."""
+    """The broker cannot listen on this address; the message says what to do. `because` is the first part of
+    it, `advice` the second, and `option` what `fencepost serve` calls that which can be chosen.
+    """
+
+    def __init__(self, because: str, *, advice: str, option: str) -> None:
+        super().__init__(f"{because}; {advice}")
+        self.because = because
+        self.advice = advice
+        self.option = option
 
 
 def parsed_listener(text: str) -> tuple[str, int]:
@@ -48,7 +56,9 @@ def bound_sockets(settings: BrokerSettings, *, listens: bool) -> BoundSockets:
     if settings.advertised is None and settings.host in EVERY_ADDRESS:
         raise CannotListen(
             f"{settings.host!r} stands for every address of this machine, but clients need one that they can "
-            "connect to; give it as the advertised listener (--advertised-listener HOST:PORT)"
+            "connect to",
+            advice="give it as the advertised listener",
+            option="--advertised-listener HOST:PORT",
         )
     clients, metrics = _bound(settings.host, settings.port, "port", listens=listens), None
     if settings.metrics_port is not None:
@@ -71,16 +81,20 @@ def _bound(host: str, port: int, name: str, *, listens: bool) -> socket.socket:
     except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
         listener.close()
         reason = getattr(problem, "strerror", None) or problem
-        raise CannotListen(f"cannot listen on {host}:{port}: {reason}; {_advice(problem, name)}") from problem
+        advice, chosen = _advice(problem, name)
+        raise CannotListen(
+            f"cannot listen on {host}:{port}: {reason}", advice=advice, option=f"--{chosen.replace(' ', '-')}"
+        ) from problem
     listener.setblocking(False)
     return listener
 
 
-def _advice(problem: OSError | UnicodeError, name: str) -> str:
+def _advice(problem: OSError | UnicodeError, name: str) -> tuple[str, str]:
+    """What to do, and what can be chosen: the port of this name, or its host."""
     match problem:
         case socket.gaierror() | UnicodeError() | OSError(errno=errno.EADDRNOTAVAIL):
-            return "choose another host"
+            return "choose another host", name.replace("port", "host")
         case PermissionError():
-            return f"choose a {name} above 1023, or run the broker as a user who may use lower ones"
+            return f"choose a {name} above 1023, or run the broker as a user who may use lower ones", name
         case _:
-            return f"stop what listens there, or choose another {name} (0 is a free one)"
+            return f"stop what listens there, or choose another {name} (0 is a free one)", name

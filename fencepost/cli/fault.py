@@ -92,7 +92,9 @@ def wait_for_faults(
     for fault in _chosen(_faults(cluster), fault_id):
         text = fault.missing_after(timeout)
         facts = {"fault_id": fault.fault_id, "struck": fault.struck, "missing": text or None}
-        print_done(text or f"Fault {fault.fault_id} struck: {fault.text}", facts, as_json=as_json)
+        gave_up = f"Gave up on fault {fault.fault_id} after {timeout:g} s: {text}"
+        struck = f"Fault {fault.fault_id} struck: {fault.text}"
+        print_done(gave_up if text else struck, facts, as_json=as_json)
         missing += [text] if text else []
     return FAILED if missing else OK
 

@@ -26,6 +26,8 @@ from fencepost.client.errors import AuthenticationFailed, AuthorizationFailed, C
 from fencepost.protocol.extras import adding
 
 if TYPE_CHECKING:
+    import socket
+
     from fencepost.client.security import SecuritySettings
 
 MIB: Final = 1 << 20
@@ -60,7 +62,7 @@ def _look_for(broker: str, security: SecuritySettings) -> int:
     if not is_followed:
         complain(
             f"{broker} was started without --follow, so the page cannot show what it does",
-            then="start it with `fencepost serve DIRECTORY --follow`",
+            then="stop it and start it again with --follow: `fencepost serve DIRECTORY --follow`",
         )
     return OK
 
@@ -111,23 +113,15 @@ def lab(
             )
     import trio
 
-    from fencepost.lab.server import LabSettings, PortUnusable, serve_lab
+    from fencepost.lab.server import LabSettings, serve_lab
     from fencepost.lab.workers import WorkLimits
 
     settings = LabSettings(
         bundled={name: path.read_text(encoding="utf-8") for name, path in bundled_scenarios().items()},
-        port=port,
         limits=WorkLimits(seconds_max=time_limit, memory_bytes_max=memory_limit * MIB),
         broker=None if broker is None else _address(broker),
         security=security_of(command_config),
     )
-
-    if settings.broker is not None:
-        look = _Look(settings.broker, settings.security)
-        look.start()
-        look.join(LOOK_S)
-        if look.code != OK:
-            return look.code
 
     def ready(address: str) -> None:
         print(f"The lab is at {address}")
@@ -136,8 +130,21 @@ def lab(
         if browser:  # one in the terminal may take seconds
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
+    with _bound(port) as listening:  # before a look for the broker, which takes seconds
+        if settings.broker is not None:
+            look = _Look(settings.broker, settings.security)
+            look.start()
+            look.join(LOOK_S)
+            if look.code != OK:
+                return look.code
+        trio.run(serve_lab, settings, listening, ready)
+    return OK
+
+
+def _bound(port: int) -> socket.socket:
+    from fencepost.lab.server import PortUnusable, bound_socket
+
     try:
-        trio.run(serve_lab, settings, ready)
+        return bound_socket(port)
     except PortUnusable as problem:
         raise CommandFailed(str(problem), then=problem.then) from None
-    return OK

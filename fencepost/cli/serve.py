@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.errors import OK, WrongUsage
+from fencepost.cli.errors import OK, CommandFailed, WrongUsage
 from fencepost.cli.files import read_text, refuse_uri
 from fencepost.cli.log_lines import LogFormat, LogLevel, writing_log
 from fencepost.cli.options import Flag, WithoutFixes, settings_in
@@ -182,11 +182,18 @@ def _run(settings: BrokerSettings, *, with_parent: bool) -> int:
     import trio
 
     from fencepost.broker.lifecycle import serve_until_signalled
+    from fencepost.broker.listeners import CannotListen
 
     parent = _Parent() if with_parent else None
     faults = _faults(settings)
     tell = partial(_tell_ready, settings, parent, faults)
-    trio.run(partial(serve_until_signalled, settings, on_ready=tell, faults=faults))
+    try:
+        trio.run(partial(serve_until_signalled, settings, on_ready=tell, faults=faults))
+    except* CannotListen as failed:
+        problem = failed.exceptions[0]
+        assert isinstance(problem, CannotListen), "there is one nursery"
+        then = f"{problem.advice}; the option is {problem.option}"
+        raise CommandFailed(problem.because, then=then) from problem
     for fault in faults.describe():
         if fault.missing:
             print(fault.missing, file=sys.stderr)

@@ -113,8 +113,8 @@ class Live:
             while trio.current_time() - self._looked_at <= LOOKED_AT_S:
                 reply = await admin.follow(self._life, self._passed, wait_ms=WAIT_MS)
                 if not reply.run:
-                    text = f"{self.address} was started without --follow: start it with "
-                    self._say(Stage.REFUSED, f"{text}`fencepost serve DIRECTORY --follow`")
+                    text = f"{self.address} was started without --follow: stop it and start it again with "
+                    self._say(Stage.REFUSED, f"{text}--follow")
                     return
                 self._take(reply)
 

@@ -55,7 +55,6 @@ from fencepost.lab.workers import Unplayable, WorkerPool, WorkLimits
 from fencepost.protocol.errors import FencepostError
 
 LOOPBACK: Final = "127.0.0.1"
-PORT: Final = 8778
 BODY_BYTES_MAX: Final = 1 << 20
 TOKEN_BYTES: Final = 24
 CONNECTIONS_MAX: Final = 64
@@ -87,12 +86,11 @@ class PortUnusable(FencepostError):
 
 @attrs.frozen(kw_only=True)
 class LabSettings:
-    """What a lab is started with. `bundled`: the texts of the bundled scenarios by name. `port` 0 is any.
-    `broker`: the one to follow, instead of playing scenarios, and `security`: of the client that does.
+    """What a lab is started with. `bundled`: the texts of the bundled scenarios by name. `broker`: the one to
+    follow, instead of playing scenarios, and `security`: of the client that does.
     """
 
     bundled: Mapping[str, str] = attrs.field(repr=False)
-    port: int = PORT
     limits: WorkLimits = attrs.Factory(WorkLimits)
     token: str = attrs.field(factory=partial(secrets.token_urlsafe, TOKEN_BYTES), repr=False)
     broker: str | None = None
@@ -320,7 +318,7 @@ async def _gone(_: Request, _problem: Exception) -> Response:
 
 
 def bound_socket(port: int) -> socket.socket:
-    """A socket of loopback that listens on this port. PortUnusable if there is none."""
+    """A socket of loopback that listens on this port; 0 is any. PortUnusable if there is none."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -335,9 +333,8 @@ def bound_socket(port: int) -> socket.socket:
     return opened
 
 
-async def serve_lab(settings: LabSettings, on_ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM; `on_ready` gets the address of the page."""
-    listening = bound_socket(settings.port)
+async def serve_lab(settings: LabSettings, listening: socket.socket, on_ready: Callable[[str], None]) -> None:
+    """Serve on this socket until Ctrl-C or SIGTERM; `on_ready` gets the address of the page."""
     port = listening.getsockname()[1]
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:

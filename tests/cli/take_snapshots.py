@@ -12,6 +12,7 @@ import io
 import os
 import re
 import shlex
+import socket
 import struct
 import sys
 import tempfile
@@ -193,14 +194,16 @@ def count_as_a_demo(session: Session) -> None:
 def stop_the_lab_at_once(session: Session) -> None:
     """From now on, a lab that is ready stops, as by Ctrl-C."""
 
-    async def serve_lab(settings: LabSettings, on_ready: Callable[[str], None]) -> None:
+    async def serve_lab(
+        settings: LabSettings, listening: socket.socket, on_ready: Callable[[str], None]
+    ) -> None:
         with trio.CancelScope() as scope:
 
             def ready(address: str) -> None:
                 on_ready(address)
                 scope.cancel()
 
-            await SERVE_LAB(settings, ready)
+            await SERVE_LAB(settings, listening, ready)
 
     session.stack.enter_context(pytest.MonkeyPatch.context()).setattr(lab_server, "serve_lab", serve_lab)
 

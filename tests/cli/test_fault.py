@@ -82,6 +82,10 @@ def test_what_does_not_strike_fails_and_names_what_resembles_it(capsys: Output) 
             admin.create_topic("orders")
         (waited,) = tool.rows("fault", "wait", "1", "--timeout", "0", code=1)
         assert '"shop sends CreateTopics to broker" (once)' in waited["missing"]
+        told = tool.both("fault", "wait", "1", "--timeout", "0", code=1)[0]
+        assert told.startswith(
+            'Gave up on fault 1 after 0 s: the fault "when shopp sends CreateTopics do drop"'
+        )
         for number in ("7", "0"):
             assert f"there is no fault {number}\n" in tool("fault", "wait", number, code=1)
         assert tool("fault", "remove", "1", "1") == "Removed fault 1.\n"

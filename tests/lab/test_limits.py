@@ -17,6 +17,7 @@ from typing import Final
 import pytest
 import trio
 
+from fencepost.cli import lab as lab_command
 from fencepost.cli.application import run
 from fencepost.lab.search_book import SearchBook
 from fencepost.lab.workers import MIB, WORKERS, Unplayable, WorkerPool, WorkLimits
@@ -243,6 +244,19 @@ def test_a_port_in_use_is_an_error_that_says_what_to_do() -> None:
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in failed.stderr
     assert "or give another port (0: any free one)" in failed.stderr
     assert failed.stdout == ""
+
+
+def test_a_port_in_use_is_reported_before_a_broker_is_looked_for(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(_broker: str, _security: object) -> int:
+        raise AssertionError("it takes seconds")
+
+    monkeypatch.setattr(lab_command, "_look_for", look)
+    with create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert run(["lab", "--broker", "127.0.0.1:1", "--port", str(port), "--no-browser"]) == 1
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
 
 
 def test_a_port_that_this_user_may_not_have_needs_another_port_or_user(

@@ -273,7 +273,7 @@ async def test_names_and_values_are_plain_text_and_short() -> None:
 async def test_a_broker_that_was_not_asked_to_says_how() -> None:
     with Broker() as broker:
         async with following(broker.address) as page:
-            assert "start it with `fencepost serve DIRECTORY --follow`" in await page.stage(Stage.REFUSED)
+            assert "stop it and start it again with --follow" in await page.stage(Stage.REFUSED)
 
 
 ACLS = """
@@ -395,7 +395,7 @@ def test_the_terminal_says_that_a_broker_accepts_no_followers() -> None:
         said = page.errors(2)
     assert said == [
         f"fencepost: {broker.address} was started without --follow, so the page cannot show what it does\n",
-        "  start it with `fencepost serve DIRECTORY --follow`\n",
+        "  stop it and start it again with --follow: `fencepost serve DIRECTORY --follow`\n",
     ]
 
 
