@@ -20,6 +20,7 @@ import attrs
 from cyclopts import (
     App,
     Argument,
+    ArgumentCollection,
     CoercionError,
     CycloptsError,
     Group,
@@ -128,27 +129,44 @@ def application(profile: str | None = None) -> App:
 
 def _unknown_option(problem: UnknownOptionError, chain: Sequence[str]) -> str:
     """The error for an option that a command does not have, and what to use instead."""
-    word = (problem.token.keyword or problem.token.value).lstrip("-").partition("=")[0]
+    from fencepost.faults.grammar import either, likely  # only this error needs it
+
+    option = (problem.token.keyword or problem.token.value).partition("=")[0]
+    word = option.lstrip("-")
     arguments, command = problem.argument_collection, " ".join(chain)
     if instead := instead_of(word).in_command:
         return f"{command} has no option --{word}: {instead}"
     is_named = any(each.field_info.kind is inspect.Parameter.POSITIONAL_ONLY for each in arguments)
     if is_named and chain[:1] == (word,):
         return f"{command} has no option --{word}: the name is an argument"
-    # cyclopts suggests one option; others may have the word in their names, too.
     names = [name for argument in arguments for name in argument.names]
-    others = [name for name in names if word and f"-{word}" in name and f"{name}?" not in str(problem)]
-    return f"{problem} Or {', '.join(others)}?" if others and "Did you mean" in str(problem) else str(problem)
+    near = likely(option, names, likeness_min=OPTION_LIKENESS_MIN)
+    meant = dict.fromkeys([*near, *(name for name in names if near and f"-{word}" in name)])
+    return f"{command} has no option {option}" + (f"; did you mean {either(meant)}?" if meant else "")
+
+
+def _unused(problem: UnusedCliTokensError, app: App, chain: Sequence[str]) -> str:
+    """The error for words after the last argument of a command."""
+    taken = [each.name.lstrip("-").upper() for each in _arguments_of(app, chain) if each.index is not None]
+    extra = problem.unused_tokens or ()
+    takes = f"takes only {' and '.join(taken)}" if taken else "takes no arguments"
+    unexpected = "unexpected argument" if len(extra) == 1 else "unexpected arguments"
+    return f"{' '.join(chain)} {takes}; {unexpected}: {' '.join(extra)}"
+
+
+def _arguments_of(app: App, chain: Sequence[str]) -> ArgumentCollection:
+    command = app
+    for word in chain:
+        command = command[word]
+    return command.assemble_argument_collection()
 
 
 def _missing(problem: MissingArgumentError, app: App, arguments: Sequence[str]) -> list[str]:
     """All arguments that the command needs and lacks; cyclopts names one at a time."""
-    given, command = {word.partition("=")[0] for word in arguments}, app
-    for word in problem.command_chain or ():
-        command = command[word]
+    given = {word.partition("=")[0] for word in arguments}
     missing = [
         argument.name
-        for argument in command.assemble_argument_collection()
+        for argument in _arguments_of(app, problem.command_chain or ())
         if argument.required
         and argument.field_info.kind is inspect.Parameter.KEYWORD_ONLY
         and given.isdisjoint(argument.names)
@@ -158,25 +176,31 @@ def _missing(problem: MissingArgumentError, app: App, arguments: Sequence[str]) 
     return missing
 
 
+def _before_command(option: str, chain: Sequence[str]) -> str:
+    """The error for an option where a command belongs."""
+    if option in WITHOUT_COMMAND:
+        return f"{option} is given before a word that is not a command"
+    if meant := get_close_matches(option, WITHOUT_COMMAND, 1, 0.75):
+        return f"{option} is not an option of fencepost; did you mean {meant[0]}?"
+    if " ".join((*chain, name := option.lstrip("-"))) in COMMANDS:  # as with kafka-topics.sh
+        return f"{name} is a command, not an option; write it without dashes"
+    return f"{option} is given before the command; options go after it"
+
+
 def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> str:
     chain = problem.command_chain or ()
     if isinstance(problem, MissingArgumentError):
         missing = _missing(problem, app, arguments)
         if missing:
             return f"{' '.join(chain)} needs {' and '.join(missing)}"
+        if problem.keyword is not None:
+            return f"{' '.join(chain)}: {problem.keyword} needs a value"
     if isinstance(problem, UnusedCliTokensError):
-        extra = " ".join(problem.unused_tokens or ())
-        return f"{' '.join(chain)} has too many arguments: {extra} (quote an argument that contains spaces)"
-    unknown = arguments[len(chain)] if isinstance(problem, UnknownCommandError) else ""
-    if unknown.startswith("-"):
-        if unknown in WITHOUT_COMMAND:
-            return f"{unknown} is given before a word that is not a command"
-        if meant := get_close_matches(unknown, WITHOUT_COMMAND, 1, 0.75):
-            return f"{unknown} is not an option of fencepost; did you mean {meant[0]}?"
-        if " ".join((*chain, name := unknown.lstrip("-"))) in COMMANDS:  # as with kafka-topics.sh
-            return f"{name} is a command, not an option; write it without dashes"
-        return f"{unknown} is given before the command; options go after it"
+        return _unused(problem, app, chain)
     if isinstance(problem, UnknownCommandError):
+        unknown = arguments[len(chain)]
+        if unknown.startswith("-"):
+            return _before_command(unknown, chain)
         if instead := instead_of(unknown).in_command:
             return f"there is no command {unknown}: {instead}"
         meant = [words for words in COMMANDS if words.endswith(f" {unknown}")]
@@ -193,6 +217,11 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
             for token in argument.tokens:
                 if not _is_utf_8(token.value):
                     return _invalid(token, argument, MUST_BE_UTF_8)
+        match problem.argument.tokens:
+            case [token]:  # as it was typed
+                return _invalid(token, problem.argument, problem.exception_message)
+            case _:
+                pass
     return _unknown_option(problem, chain) if isinstance(problem, UnknownOptionError) else str(problem)
 
 
@@ -205,6 +234,7 @@ def _invalid(token: Token, argument: Argument, wanted: str) -> str:
 
 MUST_BE_UTF_8: Final = "Must be UTF-8."
 MUST_NOT_BE_EMPTY: Final = "Must not be empty."
+OPTION_LIKENESS_MIN: Final = 0.6  # of an option and its suggestion, from 0 to 1
 WITHOUT_COMMAND: Final = ("--version", "--help")
 MUST_BE_WHOLE: Final = "Must be a whole number."
 

@@ -60,20 +60,23 @@ def read_toml(name: str, file: Path, *, then: str) -> dict[str, Any]:
 
 @attrs.frozen
 class FileKind:
-    """A kind of file that commands write."""
+    """A kind of file that commands write. `suffix`: how its names end, unless users choose another ending."""
 
     words: str
     recognises: Callable[[str], bool]
+    suffix: str
 
 
-SCENARIO: Final = FileKind("a scenario", lambda text: 'name = "' in text)
+SCENARIO: Final = FileKind("a scenario", lambda text: 'name = "' in text, ".toml")
 PAGE: Final = FileKind(
-    "a page of a run", lambda text: text.startswith("<!doctype html>") and 'id="boot"' in text
+    "a page of a run", lambda text: text.startswith("<!doctype html>") and 'id="boot"' in text, ".html"
 )
-PICTURE: Final = FileKind("an SVG picture", lambda text: "<svg" in text)
-TABLE: Final = FileKind("a table of a run", lambda text: " end" in text)
-OBJECT: Final = FileKind("a JSON object", lambda text: text.startswith("{"))
-REPORT: Final = FileKind("a JUnit report", lambda text: "<testsuites" in text)
+PICTURE: Final = FileKind("an SVG picture", lambda text: "<svg" in text, ".svg")
+TABLE: Final = FileKind("a table of a run", lambda text: " end" in text, ".txt")
+OBJECT: Final = FileKind("a JSON object", lambda text: text.startswith("{"), ".json")
+REPORT: Final = FileKind("a JUnit report", lambda text: "<testsuites" in text, ".xml")
+OTHER_SUFFIXES: Final = {kind.suffix for kind in (SCENARIO, PAGE, PICTURE, OBJECT, REPORT)}
+"""Endings that promise one kind of file. A .txt may be any text."""
 
 
 @attrs.frozen(kw_only=True)
@@ -101,6 +104,12 @@ class Target:
             raise WrongUsage(
                 f"{self.path} exists and is not {self.kind.words}; refusing to overwrite it",
                 then=f"give another file with {self.option}, or remove this one",
+            )
+        suffix = self.path.suffix.lower()
+        if suffix in OTHER_SUFFIXES - {self.kind.suffix}:
+            raise WrongUsage(
+                f"{self.option} writes {self.kind.words}, and {self.path} ends in {suffix}",
+                then=f"give a name that ends in {self.kind.suffix}",
             )
 
     def _old_contents(self) -> str:

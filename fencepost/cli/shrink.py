@@ -46,8 +46,8 @@ def shrink(
     Parameters
     ----------
     scenario
-        A generated scenario (one with a [seeded] table) that violates a rule, instead of --seed: a file, or
-        the name of a bundled scenario.
+        The file of a generated scenario (one with a [seeded] table) that violates a rule, instead of --seed.
+        The bundled scenarios violate none.
     seed
         The seed, as `fencepost fuzz` prints it. Repeat the options of that search.
     output
@@ -149,6 +149,7 @@ def _target(output: Path | None, file: Path | None, *, name: str, origin: str) -
         kind=FileKind(
             f"a scenario shrunk from {origin}",
             lambda text: _is_generated(text) and f"# {origin}, shrunk: " in text,
+            ".toml",
         ),
     )
 
@@ -164,7 +165,7 @@ def _is_generated(text: str) -> bool:
         return False
 
 
-GENERATED: Final = FileKind("a generated scenario", _is_generated)
+GENERATED: Final = FileKind("a generated scenario", _is_generated, ".toml")
 
 
 def _write(target: Target, text: str) -> None:

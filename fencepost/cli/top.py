@@ -13,7 +13,7 @@ from io import StringIO
 from typing import Annotated, Final, NamedTuple
 
 import attrs
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
 from fencepost.cli.options import AS_TIME, LOCAL, AsJson, AtLeastOne, ClusterOptions, Flag
 from fencepost.cli.output import Columns, print_json, print_progress, print_rows, row_of
@@ -25,7 +25,14 @@ CLEAR: Final = "\x1b[H\x1b[2J"
 ROWS: Final = 20  # of each table, unless the lines of a terminal limit them
 LINES_BETWEEN: Final = 9  # headline, titles, empty lines
 INTERVAL_MAX_S: Final = 86_400
-Interval = Annotated[float, AS_TIME, Parameter(validator=validators.Number(gt=0, lte=INTERVAL_MAX_S))]
+
+
+def _check_interval(_: type, seconds: float) -> None:
+    if not 0 < seconds <= INTERVAL_MAX_S:
+        raise ValueError(f"Must be more than 0 and at most {INTERVAL_MAX_S // 3_600}h.")
+
+
+Interval = Annotated[float, AS_TIME, Parameter(validator=_check_interval)]
 
 
 class TopicRates(NamedTuple):

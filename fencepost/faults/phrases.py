@@ -400,5 +400,8 @@ FAULTS: Final = Grammar(
     },
 )
 
-FAULTS_HELP: Final = "`fencepost help faults` lists the points and actions"
+FAULTS_HELP: Final = (
+    'for example "when broker sends EndTxn reply to * #2 do drop"; '
+    "`fencepost help faults` lists the points and actions"
+)
 """The next step after an error in a fault of a real broker."""

@@ -171,7 +171,21 @@ def test_what_the_broker_does_not_have_is_a_failure(
         ("topic --json list", "--json is given before the command; options go after it"),
         ("topic --create --topic t", "create is a command, not an option; write it without dashes"),
         ("transactions --find-hanging", "find-hanging is a command, not an option; write it without dashes"),
-        ("topic delete a b c", "topic delete has too many arguments: b c (quote an argument"),
+        ("topic delete a b c", "topic delete takes only NAME; unexpected arguments: b c\n"),
+        ("user add f n x", "user add takes only FILE and NAME; unexpected argument: x\n"),
+        ("consume a b", "consume takes only TOPIC; unexpected argument: b\n"),
+        ("lab NAME", "lab takes no arguments; unexpected argument: NAME\n"),
+        ("run --html", "run: --html needs a value\n"),
+        ("consume t --isolatoin x", "consume has no option --isolatoin; did you mean --isolation?\n"),
+        ("consume t --parti 0", "consume has no option --parti; did you mean --partition?\n"),
+        ("run --xyzzy", "run has no option --xyzzy\n"),
+        (
+            "group reset-offsets g --to-late",
+            "group reset-offsets has no option --to-late; did you mean --to-latest?\n",
+        ),
+        ("user add f n --jsob", "did you mean --json?"),
+        ("run --ver", "run has no option --ver; did you mean --verbose?\n"),
+        ("topic alter t --confi a=b", "did you mean --config, --delete-config or --command-config?\n"),
         ("nope", 'Unknown command "nope"'),
     ],
 )
@@ -198,6 +212,9 @@ def test_words_in_the_wrong_place_are_named(
         ("fault remove 1..5", 'Invalid value "1..5" for FAULT_ID. Must be a whole number.\n'),
         ("fault remove 1.5", 'Invalid value "1.5" for FAULT_ID. Must be a whole number.\n'),
         ("fault remove all", 'Invalid value "all" for FAULT_ID. Must be a whole number.\n'),
+        ("top --interval 25h", 'Invalid value "25h" for --interval. Must be more than 0 and at most 24h.\n'),
+        ("top --interval 0", 'Invalid value "0" for --interval. Must be more than 0 and at most 24h.\n'),
+        ("serve --memory --port 99999", 'Invalid value "99999" for --port. Must be <= 65535.\n'),
     ],
 )
 def test_what_is_no_number_is_told_without_the_types_of_python(

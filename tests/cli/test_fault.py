@@ -7,6 +7,7 @@ from pathlib import Path
 from fencepost.broker.embedded import Broker
 from fencepost.cli.application import run
 from fencepost.client.shells.sync import Admin
+from fencepost.faults.phrases import FAULTS_HELP
 from tests.cli.tool import Output, Tool
 
 
@@ -31,6 +32,10 @@ def test_all_faults_are_added_or_none(capsys: Output) -> None:
             "fault", "add", "when shop sends Produce do drop", "when shop sends Produce do drpo", code=2
         )
         assert 'did you mean "drop"?' in refused
+        example = FAULTS_HELP.split('"')[1]
+        assert f'"{example}"' in refused
+        assert tool("fault", "add", example) == f"Added fault 2: {example}\n"
+        tool("fault", "remove")
         assert tool.rows("fault", "list") == []
 
 

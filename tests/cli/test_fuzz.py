@@ -235,7 +235,7 @@ def test_what_cannot_be_tried(capsys: Output, options: tuple[str, ...]) -> None:
 def test_an_option_that_there_is_not_names_all_that_hold_its_word(capsys: Output) -> None:
     assert run(["fuzz", "--seed", "3"]) == 2
     told = capsys.readouterr().err.splitlines()
-    assert told[0] == "fencepost: Unknown option: --seed. Did you mean --seeds? Or --first-seed?"
+    assert told[0] == "fencepost: fuzz has no option --seed; did you mean --seeds or --first-seed?"
     assert len(told) == 2
 
 

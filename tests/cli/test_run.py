@@ -407,6 +407,21 @@ def test_a_picture_goes_where_it_can_and_over_pictures_alone(capsys: Output, sto
     assert "cannot write /dev/full: No space left on device" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "name", "right"),
+    [("--svg", "a.html", ".svg"), ("--html", "a.svg", ".html"), ("--junit", "a.toml", ".xml")],
+)
+def test_a_name_that_promises_another_kind_of_file_is_refused(
+    option: str, name: str, right: str, capsys: Output, story: Path, tmp_path: Path
+) -> None:
+    assert run(["run", str(story), option, str(tmp_path / name)]) == 2
+    what, then = capsys.readouterr().err.splitlines()
+    assert f"{option} writes a" in what
+    assert f"{name} ends in .{name.partition('.')[2]}" in what
+    assert then == f"  give a name that ends in {right}"
+    assert not (tmp_path / name).exists()
+
+
 def test_a_directory_with_other_files_is_named(tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'app'\n")
     assert run(["run", str(tmp_path)]) == 2
