@@ -117,7 +117,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows what happened at its brokers."""
+    """A failed test shows what happened at its brokers, and no line of Fencepost for an error of its user."""
+    if call.excinfo is not None:
+        from fencepost.testing import tracebacks
+
+        tracebacks.shorten(item, call.excinfo)
     report = yield
     if report.failed and _uses_broker(item):
         from fencepost.testing import pytest_runs

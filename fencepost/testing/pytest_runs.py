@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pytest
 from _pytest.runner import runtestprotocol
 
+from fencepost.broker.faults import FaultNeverStruck
 from fencepost.testing.fixtures import SWEPT, USED, Swept
 from fencepost.testing.sweep import (
     MARK,
@@ -60,10 +61,17 @@ def called(item: pytest.Item) -> Generator[None]:
 
 
 def require_all_struck(item: pytest.Item) -> None:
-    """Raises FaultNeverStruck if a fault of the test has not struck."""
+    """Fails the test if one of its faults has not struck. The report shows no line: none is at fault."""
     used = item.stash.get(USED, None)
-    if used is not None and not used.is_over:
+    if used is None or used.is_over:
+        return
+    try:
         used.require_all_struck()
+    except FaultNeverStruck as problem:
+        missing = str(problem)
+    else:
+        return
+    pytest.fail(f"{FaultNeverStruck.__name__}: {missing}", pytrace=False)
 
 
 def _give_up(item: pytest.Item, fault: str) -> None:

@@ -92,6 +92,69 @@ def test_a_wrong_option_says_what_is_possible(pytester: pytest.Pytester, mark: s
 
 
 @pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('broker.faults.add("when shop sendz Produce do drop")', '*did you mean "shop sends Produce"*'),
+        ('broker.faults.add("when shop sends Produce do drop").wait_until_struck(0)', "*never struck: *"),
+        ('fencepost.assert_committed("nope", [], broker=broker)', "*'nope' does not exist*"),
+        ('fencepost.Producer(broker.address, acks="all")', "*no parameter 'acks'*"),
+        ('fencepost.Broker(sync="comit")', "*sync='comit' is not one of*"),
+    ],
+)
+def test_an_error_of_the_user_shows_the_lines_of_the_user(
+    pytester: pytest.Pytester, line: str, says: str
+) -> None:
+    pytester.makepyfile(
+        f"""
+        import fencepost
+
+        def helper(broker):
+            {line}
+
+        def test_it(fencepost_broker):
+            helper(fencepost_broker)
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["> * helper(fencepost_broker)", f">*{line[:20]}*", f"E *{says}"])
+    ours = "fencepost/*.py:*: in *"
+    result.stdout.no_fnmatch_line(f"*{ours}")
+    assert "raise " not in result.stdout.str()
+    pytester.runpytest("--full-trace").stdout.fnmatch_lines("*raise *")
+
+
+def test_a_fault_that_never_struck_is_one_line(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_it(fencepost_broker):
+            fencepost_broker.faults.add("when shop sends Produce do drop")
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["* test_it *", 'FaultNeverStruck: the fault "when shop sends Produce do drop" never*', "*what*"]
+    )
+    assert "pytest_runs.py" not in result.stdout.str()
+
+
+def test_a_bug_of_fencepost_shows_its_lines(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import fencepost
+        from fencepost.client.shells.sync import Admin
+
+        def test_it(fencepost_broker, monkeypatch):
+            monkeypatch.setattr("fencepost.client.admin._topics", lambda reply: {}[0])
+            with fencepost.Admin(fencepost_broker.address) as admin:
+                admin.list_topics()
+        """
+    )
+    pytester.runpytest().stdout.fnmatch_lines(["*fencepost/client/admin.py*", "E *KeyError: 0"])
+
+
+@pytest.mark.parametrize(
     ("mark", "says"),
     [
         ("points='3'", "points='3' is not a whole number"),
