@@ -16,7 +16,7 @@ from fencepost.broker.host import Host
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.handlers import carry_out
-from fencepost.broker.transactions.state import LastEpoch, Transactions
+from fencepost.broker.transactions.state import LastEpoch, TransactionDecision, Transactions
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.errors import ErrorCode
@@ -200,7 +200,7 @@ class InMemory:
         record = log.coordinator.records[transactional_id]._replace(producer_epoch=epoch)
         note = LastEpoch(transactional_id, epoch - 1)
         host.node.outcome = outcome = Outcome([], [], [])
-        decision = Decision(entries=((transactional_id, record),), note=note, effects=())
+        decision: TransactionDecision = Decision(entries=((transactional_id, record),), note=note, effects=())
         carry_out(host.node, log, decision, self.now_ms)
         host.to_do.extend(outcome.appends)
         self._work()
