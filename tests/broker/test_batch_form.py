@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from fencepost.broker.contract import Refused
-from fencepost.broker.partitions.checks import FormRules, header_of, refused_form
+from fencepost.broker.partitions.batch_form import FormRules, header_of, refused_form
 from fencepost.protocol.batches import BatchHeader, build_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.records import build_data_batch

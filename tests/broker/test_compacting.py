@@ -11,7 +11,7 @@ import pytest
 
 from fencepost import Admin, Broker, Producer
 from fencepost.broker.contract import MoveLogStart
-from fencepost.broker.partitions.checks import header_of
+from fencepost.broker.partitions.batch_form import header_of
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.check.directory import check_directory

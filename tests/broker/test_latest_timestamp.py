@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from fencepost.broker.partitions.checks import latest_timestamp
+from fencepost.broker.partitions.batch_form import latest_timestamp
 from fencepost.protocol import messages as m
 from fencepost.protocol.batch_work import work_of
 from fencepost.protocol.batches import LOG_APPEND_TIME_BIT, build_batch

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from fencepost.broker.partitions import checks
+from fencepost.broker.partitions.batch_form import FORM_CHECKS
 from fencepost.broker.transactions.tables import (
     END_VERSION_0,
     END_VERSION_2,
@@ -32,8 +33,8 @@ from fencepost.simulator.scenarios.model import Case, cases
 
 ROWS = {
     name: {row.name for row in getattr(checks, name)}
-    for name in ("REQUEST_CHECKS", "BEFORE_ASKING", "FORM_CHECKS", "CHECKS", "OFFSET_CHECKS", "MARKER_CHECKS")
-}
+    for name in ("REQUEST_CHECKS", "BEFORE_ASKING", "CHECKS", "OFFSET_CHECKS", "MARKER_CHECKS")
+} | {"FORM_CHECKS": {row.name for row in FORM_CHECKS}}
 CELLS: dict[str, EndTable | MoveTable] = {
     "END_VERSION_0": END_VERSION_0,
     "END_VERSION_2": END_VERSION_2,

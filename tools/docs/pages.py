@@ -28,10 +28,10 @@ from fencepost.broker.groups.tables import MEMBERSHIP
 from fencepost.broker.kafka_fixes import FIXES
 from fencepost.broker.limits import LIMITS
 from fencepost.broker.metrics import METRICS
+from fencepost.broker.partitions.batch_form import FORM_CHECKS
 from fencepost.broker.partitions.checks import (
     BEFORE_ASKING,
     CHECKS,
-    FORM_CHECKS,
     MARKER_CHECKS,
     OFFSET_CHECKS,
     REQUEST_CHECKS,

@@ -57,8 +57,9 @@ from fencepost.broker.config_def import COMPACT
 from fencepost.broker.contract import Answered, Refused, ReplyTo
 from fencepost.broker.leader_log import Collect, LeaderLog
 from fencepost.broker.node import Node
-from fencepost.broker.partitions import checks, partition
-from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate, FormRules, Parsed
+from fencepost.broker.partitions import batch_form, checks, partition
+from fencepost.broker.partitions.batch_form import FormRules, Parsed
+from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate
 from fencepost.broker.purgatory import Incoming, InFlightAddOffsets, InFlightAddPartitions
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.tables import ClientVersion
@@ -110,7 +111,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
     """
     keys = [TopicPartition(part.topic, part.partition) for part in request.partitions]
     knows_zstd = client_version.knows_zstd
-    parsed = [checks.header_of(part.records, knows_zstd=knows_zstd) for part in request.partitions]
+    parsed = [batch_form.header_of(part.records, knows_zstd=knows_zstd) for part in request.partitions]
     refused = _refused_request(node, request, keys, parsed)
     to_add: list[tuple[Incoming, int]] = []
     asks = asks_coordinator(node, client_version)
@@ -316,11 +317,13 @@ def answer_to_add(node: Node, in_flight: InFlightAddPartitions, answer: Answered
 
 def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int) -> None:
     header, rules = incoming.header, _form_rules(node, incoming.key.topic, now)
-    refused = checks.refused_form(header, incoming.records, key=incoming.key, acks=incoming.acks, rules=rules)
+    refused = batch_form.refused_form(
+        header, incoming.records, key=incoming.key, acks=incoming.acks, rules=rules
+    )
     latest = header.max_timestamp
     if refused is None and latest < header.base_timestamp:
         latest = _latest_timestamp(node, incoming)
-        refused = checks.too_late() if latest > rules.latest else None
+        refused = batch_form.too_late() if latest > rules.latest else None
     verdict = (
         refused
         or _refused_keys(node, incoming)
@@ -360,7 +363,7 @@ def _refused_keys(node: Node, incoming: Incoming) -> Refused | None:
     if COMPACT not in (node.settings.log_cleanup_policy if own is None else own):
         return None
     reply = node.partial_replies[incoming.ticket]
-    seen = checks.check_keys(incoming.header, incoming.records, work_max=reply.work_left)
+    seen = batch_form.check_keys(incoming.header, incoming.records, work_max=reply.work_left)
     reply.work_left -= seen.work
     return seen.refused
 
@@ -370,7 +373,7 @@ def _latest_timestamp(node: Node, incoming: Incoming) -> int:
     time rely on it (LogValidator).
     """
     reply = node.partial_replies[incoming.ticket]
-    latest = checks.latest_timestamp(incoming.header, incoming.records, work_max=reply.work_left)
+    latest = batch_form.latest_timestamp(incoming.header, incoming.records, work_max=reply.work_left)
     reply.work_left -= latest.work
     return latest.timestamp
 
