@@ -45,17 +45,17 @@ def init_producer_id(request: Any, _: int) -> Exchange:
         producer_id=getattr(request, "producer_id", NO_PRODUCER_ID),
         producer_epoch=getattr(request, "producer_epoch", NO_PRODUCER_EPOCH),
     )
+    return one(asked, _identity_values)
 
-    def respond(answer: Answer) -> Values:
-        granted = answer.body
-        return {
-            "throttle_time": 0,
-            "error_code": answer.error,
-            "producer_id": NO_PRODUCER_ID if granted is None else granted.producer_id,
-            "producer_epoch": NO_PRODUCER_EPOCH if granted is None else granted.producer_epoch,
-        }
 
-    return one(asked, respond)
+def _identity_values(answer: Answer) -> Values:
+    granted = answer.body
+    return {
+        "throttle_time": 0,
+        "error_code": answer.error,
+        "producer_id": NO_PRODUCER_ID if granted is None else granted.producer_id,
+        "producer_epoch": NO_PRODUCER_EPOCH if granted is None else granted.producer_epoch,
+    }
 
 
 def add_partitions_to_txn(request: Any, version: int) -> Exchange:
@@ -129,24 +129,14 @@ def add_offsets_to_txn(request: Any, _: int) -> Exchange:
 
 
 def end_txn(request: Any, _: int) -> Exchange:
+    """End a transaction. Only the reply of version 5 has an identity: that of the next one (KIP-890)."""
     asked = m.EndTxn(
         transactional_id=request.transactional_id,
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
         result=TransactionResult.COMMIT if request.committed else TransactionResult.ABORT,
     )
-
-    def respond(answer: Answer) -> Values:
-        ended = answer.body
-        return {
-            "throttle_time": 0,
-            "error_code": answer.error,
-            # Only EndTxn 5 has these two: the identity of the next transaction (KIP-890).
-            "producer_id": NO_PRODUCER_ID if ended is None else ended.producer_id,
-            "producer_epoch": NO_PRODUCER_EPOCH if ended is None else ended.producer_epoch,
-        }
-
-    return one(asked, respond)
+    return one(asked, _identity_values)
 
 
 def offsets_to_commit(request: Any) -> tuple[m.OffsetToCommit, ...]:
