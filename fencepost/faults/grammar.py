@@ -49,7 +49,7 @@ _BLANK: Final = re.compile(r"\{(?P<field>\w+):(?P<blank>[^}]+)\}")
 _PARTS: Final = re.compile(r"(?P<first>^\[[^]]+\] )|(?P<later> \[[^]]+\])|(?P<fixed>[^\[]+?(?= \[|$))")
 _TIME: Final = re.compile(r"(?P<sign>[+-]?)(?P<count>\d+) ?(?P<unit>ms|s|min)")
 _NUMBERS: Final = re.compile(r"\d+")
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "min": 60_000}
+UNITS_MS: Final = {"ms": 1, "s": 1_000, "min": 60_000}
 
 ValueT = TypeVar("ValueT")
 
@@ -346,7 +346,7 @@ def milliseconds(text: str) -> int:
         raise BadPhrase(f"{quoted(text)} is not a time", possible=["300 ms", "3 s", "2 min"])
     # Compared by length before int(): a text of a million digits must not be converted.
     digits = match["count"]
-    count = int(digits) * _UNITS_MS[match["unit"]] if len(digits) <= len(str(NUMBER_MAX)) else NUMBER_MAX + 1
+    count = int(digits) * UNITS_MS[match["unit"]] if len(digits) <= len(str(NUMBER_MAX)) else NUMBER_MAX + 1
     if count > NUMBER_MAX:
         raise BadPhrase(f"{quoted(text)} is too long: the maximum is {NUMBER_MAX} ms")
     return -count if match["sign"] == "-" else count
@@ -355,6 +355,6 @@ def milliseconds(text: str) -> int:
 def time_text(count_ms: int) -> str:
     """The same time in the largest unit that is exact."""
     for unit in ("min", "s"):
-        if count_ms and count_ms % _UNITS_MS[unit] == 0:
-            return f"{count_ms // _UNITS_MS[unit]} {unit}"
+        if count_ms and count_ms % UNITS_MS[unit] == 0:
+            return f"{count_ms // UNITS_MS[unit]} {unit}"
     return f"{count_ms} ms"

@@ -97,11 +97,15 @@ def _gzip_decompress(data: Buffer, limit: int) -> bytes:
         unfolded = unpacker.decompress(data, limit + 1)
     except zlib.error as problem:
         raise _damaged("gzip", problem) from None
+    return _whole("gzip", unfolded, limit, ends=unpacker.eof and not unpacker.unused_data)
+
+
+def _whole(name: str, unfolded: bytes, limit: int, *, ends: bool) -> bytes:
     if len(unfolded) > limit:
         raise DecompressedTooLarge(limit)
     # Bytes after the end are in the checksum, but one reader would skip them and another read on.
-    if not unpacker.eof or unpacker.unused_data:
-        raise _damaged("gzip", "it does not end where the batch ends")
+    if not ends:
+        raise _damaged(name, "it does not end where the batch ends")
     return unfolded
 
 
@@ -147,11 +151,7 @@ def _lz4_decompress(data: Buffer, limit: int) -> bytes:
         unfolded = unpacker.decompress(data, max_length=limit + 1)
     except (RuntimeError, ValueError) as problem:
         raise _damaged("lz4", problem) from None
-    if len(unfolded) > limit:
-        raise DecompressedTooLarge(limit)
-    if not unpacker.eof or unpacker.unused_data:
-        raise _damaged("lz4", "it does not end where the batch ends")
-    return unfolded
+    return _whole("lz4", unfolded, limit, ends=unpacker.eof and not unpacker.unused_data)
 
 
 def _zstd_compress(data: Buffer) -> bytes:

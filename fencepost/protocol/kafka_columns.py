@@ -16,12 +16,17 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.kafka_records import Header, KafkaRecord, read_headers, read_kafka_records
+from fencepost.protocol.kafka_records import (
+    NULL_LENGTH,
+    RECORD_SIZE_MIN,
+    Header,
+    KafkaRecord,
+    read_headers,
+    read_kafka_records,
+)
 from fencepost.protocol.primitives import read_varint, read_varlong
 
 _SHORT_SIZE_MAX: Final = 0x3FFF  # what two bytes of a varint hold
-_NULL_LENGTH: Final = 1  # zig-zag of -1
-_RECORD_SIZE_MIN: Final = 7
 
 
 class KafkaColumns(NamedTuple):
@@ -39,7 +44,7 @@ class KafkaColumns(NamedTuple):
 
 def read_kafka_columns(payload: bytes, record_count: int) -> KafkaColumns:
     """The `record_count` records that fill `payload` (uncompressed) exactly; else ProtocolViolation."""
-    if record_count * _RECORD_SIZE_MIN <= len(payload):
+    if record_count * RECORD_SIZE_MIN <= len(payload):
         scan = _RecordScan(payload)
         try:
             if scan.run(record_count) and scan.at == len(payload):
@@ -99,7 +104,7 @@ class _RecordScan:
                 at += 1
             if at != end or size > _SHORT_SIZE_MAX or size & 1:
                 return False
-            if (key_size & 1 and key_size != _NULL_LENGTH) or (value_size & 1 and value_size != _NULL_LENGTH):
+            if (key_size & 1 and key_size != NULL_LENGTH) or (value_size & 1 and value_size != NULL_LENGTH):
                 return False
         self.at = at
         return True

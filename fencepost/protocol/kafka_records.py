@@ -25,9 +25,9 @@ from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUE
 Header = tuple[str, bytes | None]
 RecordHeaders = Sequence[tuple[str, Buffer | None]]
 
-_RECORD_SIZE_MIN: Final = 7  # length, attributes, two deltas, two null lengths, no headers
+RECORD_SIZE_MIN: Final = 7  # length, attributes, two deltas, two null lengths, no headers
 _NULL: Final = -1
-_NULL_LENGTH: Final = 1  # zig-zagged
+NULL_LENGTH: Final = 1  # zig-zagged
 _NO_ATTRIBUTES: Final = b"\0"  # none are defined
 _NO_TIMESTAMP_DELTA: Final = b"\0\0"  # and no attributes
 _RECORD_START: Final = b"\0\0\0"  # no attributes, and deltas of 0
@@ -121,7 +121,7 @@ _sized_key = lru_cache(1024)(_sized)  # a coordinator writes few keys, each of t
 def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
     """The `record_count` records that fill `payload` (uncompressed) exactly; else ProtocolViolation."""
     # The header's count is not trusted: a wrong one would otherwise cost a loop of two billion steps.
-    if record_count * _RECORD_SIZE_MIN > len(payload):
+    if record_count * RECORD_SIZE_MIN > len(payload):
         raise ProtocolViolation(f"{record_count} records do not fit into {len(payload)} bytes")
     if record_count == 1 and (only := only_record(payload)) is not None:
         return [KafkaRecord(*only)]
@@ -197,7 +197,7 @@ def has_null_key(payload: bytes, record_count: int) -> bool:
                 while payload[at] > 0x7F:
                     at += 1
                 at += 1
-            if payload[at] & 0x7F == _NULL_LENGTH and read_varint(payload, at)[0] == _NULL:
+            if payload[at] & 0x7F == NULL_LENGTH and read_varint(payload, at)[0] == _NULL:
                 return True
             if at >= end:
                 raise ProtocolViolation("the length of a record differs from its content")
@@ -249,7 +249,7 @@ def only_record(payload: bytes) -> tuple[bytes, bytes] | None:
     """
     size = len(payload)
     start = _length_in(size) + _RECORD_START
-    if size < _RECORD_SIZE_MIN or not (payload.startswith(start) and payload.endswith(_NO_HEADERS)):
+    if size < RECORD_SIZE_MIN or not (payload.startswith(start) and payload.endswith(_NO_HEADERS)):
         return None
     key_at = len(start) + 1
     doubled = payload[key_at - 1]  # the length of the key: zig-zag doubles what is not negative

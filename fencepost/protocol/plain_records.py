@@ -24,16 +24,16 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.kafka_records import NULL_LENGTH
 from fencepost.protocol.primitives import read_varint, read_varlong, varint
 
 PLAIN_TIME_DELTA_MAX: Final = 1 << 34  # ms: a varint of five bytes
 
 _NOT_PLAIN: Final = -1
 _NULL: Final = -1
-_NULL_LENGTH: Final = 1  # zig-zag of -1
 # By the first byte of a length: how far it is to what follows these bytes; 0 for lengths of 64 and more.
 _NAME_STEPS: Final = [0 if first & 0x81 else 1 + (first >> 1) for first in range(0x100)]
-_CONTENT_STEPS: Final = [1 if first == _NULL_LENGTH else step for first, step in enumerate(_NAME_STEPS)]
+_CONTENT_STEPS: Final = [1 if first == NULL_LENGTH else step for first, step in enumerate(_NAME_STEPS)]
 _SIZE_MAX: Final = 0x3FFF  # doubled by zig-zag: the largest varint of two bytes
 _RUN_MIN: Final = 8  # records; for fewer, one after the other costs less
 _RUN_MAX: Final = 1024
@@ -107,14 +107,14 @@ def _record_end(payload: bytes, at: int, number: int) -> int:
     if length > 0x7F:
         length += (payload[at] << 7) - 0x80
         at += 1
-    is_negative = length & 1 and length != _NULL_LENGTH
+    is_negative = length & 1 and length != NULL_LENGTH
     at += length >> 1
     length = payload[at]
     at += 1
     if length > 0x7F:
         length += (payload[at] << 7) - 0x80
         at += 1
-    if is_long or not is_next or is_negative or (length & 1 and length != _NULL_LENGTH):
+    if is_long or not is_next or is_negative or (length & 1 and length != NULL_LENGTH):
         return _NOT_PLAIN
     at += length >> 1
     at = _after_headers(payload, at) if payload[at] else at + 1  # most have none

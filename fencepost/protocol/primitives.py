@@ -136,12 +136,6 @@ class Fields:
         self.at = end
         return piece
 
-    def rest(self) -> bytes:
-        """All bytes that are left."""
-        piece = self.data[self.at :]
-        self.at = len(self.data)
-        return piece
-
     def fail(self, because: str) -> NoReturn:
         raise ProtocolViolation(f"{self.name}: {because}")
 

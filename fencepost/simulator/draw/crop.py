@@ -14,6 +14,7 @@ from typing import Final
 
 import attrs
 
+from fencepost.faults.grammar import UNITS_MS
 from fencepost.simulator.world.history import (
     Appended,
     Arrived,
@@ -30,7 +31,6 @@ from fencepost.simulator.world.history import (
 from fencepost.simulator.world.participants import NS_PER_MS
 
 _TIME: Final = re.compile(r"(?P<count>\d+(?:\.\d+)?) ?(?P<unit>ms|s|min)")
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "min": 60_000}
 
 
 class NothingToDraw(ValueError):
@@ -118,7 +118,7 @@ def _time(step: str) -> int | None:
     match = _TIME.fullmatch(step.strip())
     if match is None:
         raise NothingToDraw(f"{step!r} is not a step: give the number of a message, or a time such as 3.8ms")
-    return round(float(match["count"]) * _UNITS_MS[match["unit"]] * NS_PER_MS)
+    return round(float(match["count"]) * UNITS_MS[match["unit"]] * NS_PER_MS)
 
 
 def _number(step: str, events: Sequence[Event]) -> int:
