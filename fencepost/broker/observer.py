@@ -6,13 +6,15 @@ Rule: an observer looks and changes nothing. A broker without one asks once per 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
 from fencepost.broker.contract import Append, Input, Outcome, Reply, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.protocol.frames import RequestFrame
+
+UNAWAITED: Final = "nobody waits for it"  # why a reply is lost whose caller has given up
 
 
 class Observer(Protocol):

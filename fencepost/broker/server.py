@@ -69,6 +69,7 @@ from fencepost.broker.fault_site import FaultSite, injector_of
 from fencepost.broker.follow_site import FollowSite, observer_of
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, MetadataLost
 from fencepost.broker.monitor import Monitor
+from fencepost.broker.observer import UNAWAITED
 from fencepost.broker.wire_protocols import ProtocolSwitchedOff
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import FrameTooLarge, PeerSpeaksTls, ReplyFrame, RequestFrame, encode_reply
@@ -230,7 +231,7 @@ class Server:
                     self._close_if_failed(connection, answer)
                 continue
             if observer is not None:
-                observer.answered(answer, "nobody waits for it" if connection is None else None)
+                observer.answered(answer, UNAWAITED if connection is None else None)
             # Not in progress: refused already, when its handler failed after part of its work.
             if connection is not None and (ended := connection.end(answer.to.correlation_id)) is not None:
                 self.monitor.answered(

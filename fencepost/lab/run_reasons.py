@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from fencepost.broker.observer import UNAWAITED
 from fencepost.client.errors import (
     ClientError,
     CommitOutcomeUnknown,
@@ -27,7 +28,7 @@ from fencepost.simulator.world.events import FaultEnded, FaultStruck
 _TCP: Final = "TCP: a connection delivers in order, and loses everything when it breaks"
 
 _LOSSES: Final = {
-    "nobody waits for it": "its caller gave up the connection, so nobody hears this reply",
+    UNAWAITED: "its caller gave up the connection, so nobody hears this reply",
     "the connection broke": "the connection broke while the message was on its way",
     "the node is down": "the node is down and refuses the connection",
     "the connection is gone": "its connection, or the receiver, was gone when it would have arrived",

@@ -15,6 +15,7 @@ from typing import Final
 
 from fencepost.broker.contract import NODE
 from fencepost.broker.leader_log import LeaderLog
+from fencepost.broker.observer import UNAWAITED
 from fencepost.broker.transactions.state import Transactions
 from fencepost.protocol.batches import read_header
 from fencepost.protocol.messages import API_BY_REQUEST, Request
@@ -138,7 +139,7 @@ class ExploredHistory:
         if late_of is not None and error is not None and isinstance(question, RequestInFlight):
             label = reply_label(API_BY_REQUEST[type(question.request)], error, None)
             reply = self._leave(BROKER_NAME, f"p{late_of}", label, answers=number)
-            self.events.append(Lost(self.now, number=reply, because="nobody waits for it"))
+            self._lose(reply, UNAWAITED)
         self.watch.reached(before[BROKER], connection, message, began)
 
     def _broker_steps(self, before: World, after: World, connection: int, message: int) -> None:
@@ -164,8 +165,12 @@ class ExploredHistory:
         line = self.steps.wires[after[FIRST_CLIENT + 2 * client + 1]].lines[place]
         if line.generation == generation and not line.is_broken:
             self.back[where].append(number)
-        elif number is not None:
-            self.events.append(Lost(self.now, number=number, because="nobody waits for it"))
+        else:
+            self._lose(number, UNAWAITED)
+
+    def _lose(self, number: int | None, because: str) -> None:
+        if number is not None:
+            self.events.append(Lost(self.now, number=number, because=because))
 
     def _reply(self, connection: int, message: ReplyInFlight, target: str) -> int | None:
         answers, asked = self.asked[connection, message.slot]
@@ -179,8 +184,7 @@ class ExploredHistory:
         self.events.append(Struck(self.now, participant=BROKER_NAME, label="crash"))
         for queue in (*self.out.values(), *self.back.values()):
             for number in queue:
-                if number is not None:
-                    self.events.append(Lost(self.now, number=number, because="the broker crashed"))
+                self._lose(number, "the broker crashed")
             queue.clear()
         self.stray.clear()
         self.events.append(Struck(self.now, participant=BROKER_NAME, label="restart"))
@@ -218,8 +222,7 @@ class ExploredHistory:
         elif action.kind is TransitionKind.GIVE_UP:
             self._call(action.client, ["gives up a connection"])
             for number in self.back.pop(connection, ()):
-                if number is not None:
-                    self.events.append(Lost(self.now, number=number, because="nobody waits for it"))
+                self._lose(number, UNAWAITED)
             if line.outgoing:
                 self.stray[action.client, line.outgoing].append(connection)
         changes = client_changes(self.steps.processes[before[at]], self.steps.processes[after[at]])

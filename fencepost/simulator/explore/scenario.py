@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.broker.observer import UNAWAITED
 from fencepost.simulator.draw.fates import DrawnMessage, follow
 from fencepost.simulator.explore.broker import TOPIC, ExploreConfig
 from fencepost.simulator.explore.history import BROKER_NAME
@@ -138,7 +139,7 @@ def _drops(messages: Messages) -> Iterator[FaultWords]:
     repeated = {message.repeats for message in messages.values()}
     for message in messages.values():
         answered = messages.get(message.event.answers or 0)
-        is_lost_reply = message.because == "nobody waits for it" and not (answered and _is_stray(answered))
+        is_lost_reply = message.because == UNAWAITED and not (answered and _is_stray(answered))
         is_lost_request = message.ended is None and message.event.number in repeated
         if is_lost_reply or is_lost_request:
             yield FaultWords(_sends(messages, message), "drop")

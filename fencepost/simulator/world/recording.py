@@ -9,6 +9,7 @@ import attrs
 
 from fencepost.broker.contract import Append, BecomeLeader, Effect, Outcome, Reply
 from fencepost.broker.host import Host
+from fencepost.broker.observer import UNAWAITED
 from fencepost.protocol.messages import Api
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.simulator.world.events import (
@@ -134,13 +135,13 @@ class Recorder:
         return number
 
     def _discarded(self, discarded: ReplyDiscarded) -> None:
-        """A reply that nobody gets; it is recorded because it shows the effect of a late request."""
+        """A reply without a receiver; it is recorded because it shows the effect of a late request."""
         channel, reply = discarded.channel, discarded.message
         asked = self.asked.get((channel.connection.number, reply.token))
         if asked is not None:
             answers, api = asked
             self._leaves(channel, reply, reply_label(api, reply.error, reply.body), answers)
-            self._lost(MessageLost(channel, reply, "nobody waits for it"))
+            self._lost(MessageLost(channel, reply, UNAWAITED))
 
     def _taken(self, taken: MessageTaken) -> None:
         number = self._number(taken.message)
