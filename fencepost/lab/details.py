@@ -58,7 +58,7 @@ class Details:
     state: Changes = attrs.Factory(dict[str, Any])
 
     def put(self, step: int, changes: Mapping[str, Any]) -> None:
-        """These values are new at this step. A log that nobody leads any more stays as it was, without a
+        """These values are new at this step. A log that loses its leader stays as it was, without a
         leader.
         """
         for key, new in changes.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import attrs
 
 from fencepost.simulator.run import Run
-from fencepost.simulator.run_result import RunObserver, RunResult, nobody
+from fencepost.simulator.run_result import RunObserver, RunResult, unobserved
 from fencepost.simulator.world.history import History
 from fencepost.simulator.world.recording import Recorder
 from fencepost.simulator.world.world import ADMIN
@@ -21,7 +21,7 @@ class Watcher:
     the same run.
     """
 
-    observer: RunObserver = nobody
+    observer: RunObserver = unobserved
     run: Run = attrs.field(init=False)
     recorder: Recorder = attrs.field(init=False)
 

@@ -26,7 +26,7 @@ RunObserver = Callable[["Run", Recorder], None]
 """Watches a run beside its recorder, which has subscribed before it; the judges subscribe after it."""
 
 
-def nobody(_run: Run, _recorder: Recorder) -> None:
+def unobserved(_run: Run, _recorder: Recorder) -> None:
     """Observes nothing."""
 
 
@@ -81,7 +81,7 @@ class RunResult:
     @property
     def history(self) -> History:
         """Everything that happened, for tables and drawings."""
-        return self.record(nobody)
+        return self.record(unobserved)
 
     def raise_if_failed(self) -> None:
         """Raises SimulationFailed, which shows the end of the run and how to repeat it, unless it passed."""

@@ -92,7 +92,7 @@ def processor(
 ) -> Script[None]:
     """Copies its inputs to the topic `output`, partition by partition, with the offsets in the transaction,
     until it is killed or another process takes its id; with more `lives` it takes the id back. `copies` are
-    those of the run, whoever made them.
+    those of all processes of the run.
     """
     for life in range(lives):
         if life:

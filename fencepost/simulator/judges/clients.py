@@ -49,7 +49,7 @@ def judge_clients(run: Run) -> Iterator[Anomaly]:
         read, visible, copies = run.finally_read(), run.visible(), run.copies.written
         copied = exactly_once(
             {where: visible.get(where, []) for where in results},
-            # Without what producers write there: that is no copy, and the rules above judge it.
+            # Without records that producers write there: they are not copies, and the rules above judge them.
             {
                 where: [copies[where, value] for value in read.get(where, []) if (where, value) in copies]
                 for where in targets

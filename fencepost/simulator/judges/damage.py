@@ -61,7 +61,7 @@ class DamageBook:
     def _fetched(self, replied: FetchReplied) -> None:
         damaged = self.world.journals.damaged
         for part in replied.reply.partitions:
-            # A disk that fails for a while gives the same errors, and that is no damage.
+            # A disk that fails for a while gives the same errors, and that is not damage.
             if part.error in _SAID and TopicPartition(part.topic, part.partition) in damaged:
                 self._note()
 

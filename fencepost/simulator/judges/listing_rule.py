@@ -118,7 +118,7 @@ def _times_of(header: BatchHeader, batch: memoryview) -> list[tuple[int, int]]:
         return [(header.base_offset, header.max_timestamp)]
     try:
         columns = read_columns(batch, header)
-    except ProtocolViolation:  # a stranger's, which nobody can read
+    except ProtocolViolation:  # a stranger's, which has no readable records
         return []
     offsets = columns.offset_deltas or range(len(columns.values))
     times = columns.timestamp_deltas or [0] * len(columns.values)

@@ -4,8 +4,8 @@ Rule: offsets count as the group's only where its log holds them and, after them
 marker.
 """
 
-# A transaction without records leaves nothing else behind: if its offsets are lost, no reader misses a value,
-# and the group processes the same records again.
+# The offsets are the only effect of a transaction without records: if they are lost, no reader misses a
+# value, and the group processes the same records again.
 #
 #     a batch of offsets enters   log and broker agree on what it commits
 #     commit is acknowledged      its decision is durable and says COMMIT

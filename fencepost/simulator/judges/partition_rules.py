@@ -72,8 +72,7 @@ class PartitionRecord:
 
     def judge_sequence(self, header: BatchHeader, *, starts_at_zero: bool) -> None:
         """I3, before a batch enters: it continues its producer's sequence in this epoch."""
-        # Markers and committed offsets have none: their coordinators write them, and nobody retries a batch
-        # of theirs.
+        # Markers and committed offsets have none: their coordinators write them, and never retry a batch.
         if header.base_sequence < 0:
             return
         self.exercised[rules.UNIQUE_SEQUENCE.name] += 1

@@ -141,7 +141,7 @@ class TransactionBook:
         self.latest[name] = record
         self.owners[record.producer_id] = name
         if record.next_producer_id != NO_PRODUCER_ID:
-            # It is promised from now on, though nobody writes under it before the end (KIP-890).
+            # It is promised from now on, and first used after the end of the transaction (KIP-890).
             self.owners[record.next_producer_id] = name
         state = record.state
         if state is _ONGOING:

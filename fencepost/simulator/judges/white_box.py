@@ -183,7 +183,7 @@ class Invariants:
                 record.host = None
 
     def aged(self, written: LogWritten) -> None:
-        """The world wrote a record of a transactional id while nobody led the log."""
+        """The world wrote a record of a transactional id while its log had no leader."""
         key, header = written.partition, written.header
         record = self.partitions[key]
         record.enter(header, None)

@@ -31,7 +31,7 @@ from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.recorded import Watcher
 from fencepost.simulator.run import CORE_FAILED, JUDGE_FAILED, NOT_LIVE, Run, blaming, run_of
-from fencepost.simulator.run_result import RunObserver, RunResult, nobody
+from fencepost.simulator.run_result import RunObserver, RunResult, unobserved
 from fencepost.simulator.run_spec import Role, RunSpec, Task
 from fencepost.simulator.scenarios.model import (
     Case,
@@ -74,7 +74,7 @@ class RecordedRun:
     choices: NotedChoices
 
 
-def record_case(case: Case, observer: RunObserver = nobody) -> RecordedRun:
+def record_case(case: Case, observer: RunObserver = unobserved) -> RecordedRun:
     """Run one case, and record it; `observer` watches it, too."""
     watcher, choices = Watcher(observer), NotedChoices(case.scenario.choices)
 

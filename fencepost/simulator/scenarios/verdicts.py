@@ -61,8 +61,7 @@ def judge(run: Run) -> None:
     of_steps, hanging = list(run.breaches), _hanging(run)
     run.breaches[:] = [Violation(anomaly.rule.name, anomaly.text) for anomaly in judge_clients(run)]
     run.breaches += [Violation(HANGING_TRANSACTION, text) for text in hanging]
-    # A hanging transaction keeps everything behind it from ending: it is the cause, and has a rule of its
-    # own.
+    # A hanging transaction keeps everything after it from ending: it is the cause, and has its own rule.
     if run.stuck and not hanging:
         run.breaches.append(Violation(CONVERGES, run.stuck[0]))
     run.breaches += of_steps

@@ -57,7 +57,7 @@ class ClusterJournals:
             topic_id = self.topic_ids.get(partition, NO_TOPIC_ID)
         else:
             known = self.topic_ids.setdefault(partition, topic_id)
-            # A node that learns late of a deletion. With a directory of its own, it would disturb nobody.
+            # A node that learns late of a deletion. With a directory of its own, it would do no harm.
             if topic_number(known) > topic_number(topic_id):
                 raise StaleLeader(f"{partition}: the log is that of a later topic of this name")
             if known != topic_id:

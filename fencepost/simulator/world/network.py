@@ -11,7 +11,7 @@ may still arrive: the receiver cannot tell the difference.
 #     caller ◀── to_caller ── node      each direction is FIFO, and no two connections are ordered
 #
 #     send ──(latency)──▶ arrive ─┬─▶ _hand_over ─▶ its receiver, or the backlog of one that is paused
-#                                 ├─▶ held: by a fault, by a partition, or behind a message that is held
+#                                 ├─▶ held: by a fault, by a partition, or after a message that is held
 #                                 └─▶ lost: the channel is dead
 #
 # A connection ends in one of two ways. `give_up`: its caller stops waiting and closes it. Replies no longer
@@ -238,7 +238,7 @@ class Network:
         elif MessageTaken in self.heard:
             self.world.events.publish(MessageTaken(channel, message))
         if isinstance(message, ReplyMessage):
-            # The second reply to a request that arrived twice finds nobody who waits for it.
+            # The caller no longer waits for the second reply to a request that arrived twice.
             if message.token in connection.in_flight:
                 del connection.in_flight[message.token]
                 connection.caller.answered(connection, message)
@@ -246,7 +246,7 @@ class Network:
             if message is CLOSE:
                 channel.is_dead = True
                 self.connections.pop(connection.number, None)
-            # A Close, too: a node is told of it, as a server is when a socket closes.
+            # A Close, too: a node learns of it, as a server does when a socket closes.
             connection.server.asked(connection, message)
 
     def resume(self, target: Participant) -> None:

@@ -242,7 +242,7 @@ class SimulatedNode(Participant):
             return
         now = self.clock.ms(self.world.now)
         heard = self.heard
-        # Looked up once, and not at each act: most worlds have nobody who looks at single acts.
+        # Looked up once, and not at each act: in most worlds nothing subscribes to single acts.
         is_watched = self.death is not None or self.sends_at_once or ActDone in heard or ActBegins in heard
         try:
             self._work_watched(host, now) if is_watched else host.work_until_idle(now)

@@ -34,8 +34,7 @@ class SimulatedClock:
 
     def when(self, shown_ms: int) -> int:
         """A true time at which it shows `shown_ms`, or a little more; it may be in the past."""
-        # Rounded up: a nanosecond earlier the clock would not show it, and whoever wakes would find nothing
-        # due.
+        # Rounded up: a nanosecond earlier the clock would not show it, and a timer would find nothing due.
         elapsed = shown_ms * NS_PER_MS - self.offset_ns
         return -(-elapsed * MILLION // (MILLION + self.drift_ppm)) if self.drift_ppm else elapsed
 

@@ -124,7 +124,7 @@ class Port:
             address = self.machine.cluster.address(send.node_id)
             server = None if address is None else world.server(address[1])
             if server is None:  # refused, but only after this call has returned
-                world.at(world.now, self._nobody, send.token)
+                world.at(world.now, self._refused, send.token)
                 return
             connection = self.connections[send.node_id] = world.network.connect(self, server)
         if send.timeout_ms is not None:
@@ -135,7 +135,7 @@ class Port:
             self._time(connection, world.now)
         world.network.ask(connection, RequestMessage(send.token, send.request, send.version))
 
-    def _nobody(self, token: int) -> None:
+    def _refused(self, token: int) -> None:
         if not self.process.is_over:
             self.perform(self.machine.on_reply(token, ErrorCode.NETWORK_EXCEPTION, None, self.now))
             self.process.advance()
