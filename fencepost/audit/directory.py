@@ -14,7 +14,12 @@ from fencepost.check.scan import scan_log
 from fencepost.check.sealed_files import promised_end
 from fencepost.journal.layouts import KafkaLayout, LogLayout
 from fencepost.protocol.kraft_log import KraftCluster
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    METADATA_PARTITION,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 from fencepost.spark_bridge.log_offsets import LogOffsets, find_log_offsets
 from fencepost.spark_bridge.losses import leave_out
 from fencepost.spark_bridge.partition_files import DamagedIndex, PartitionFiles, with_listing
@@ -74,19 +79,18 @@ def known_cluster(layout: LogLayout) -> KraftCluster:
     """What the log of the cluster's metadata says; unknown if there is none, or if it is damaged: what was
     read before the damage may have changed since.
     """
-    metadata = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
     findings = Findings()  # the metadata is for `check` to judge
     internals = Internals(findings, is_kafka=isinstance(layout, KafkaLayout))
-    if metadata in layout.partitions():
-        storage = layout.storages[layout.home(metadata)]
+    if METADATA_PARTITION in layout.partitions():
+        storage = layout.storages[layout.home(METADATA_PARTITION)]
         log = scan_log(
             storage,
-            metadata,
+            METADATA_PARTITION,
             was_closed=False,
-            contents=internals.contents(metadata),
+            contents=internals.contents(METADATA_PARTITION),
             findings=findings,
             is_sparse=layout.is_sparse,
-            promised=promised_end(storage, str(metadata), None),
+            promised=promised_end(storage, str(METADATA_PARTITION), None),
         )
         if not log.is_whole:
             return KraftCluster()

@@ -29,7 +29,7 @@ from typing import Any, Final, cast
 from fencepost.broker import expiration, limits, status
 from fencepost.broker.cluster import describe, describe_configs, follower
 from fencepost.broker.cluster import handlers as cluster_handlers
-from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller
+from fencepost.broker.cluster.controller import Controller
 from fencepost.broker.contract import (
     Answered,
     BecomeLeader,
@@ -74,6 +74,7 @@ from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import ClientVersion, client_version_of
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import METADATA_PARTITION
 
 Handler = Callable[[Node, Any, ReplyTo, int], None]
 VersionedHandler = Callable[[Node, Any, ReplyTo, int, ClientVersion], None]

@@ -54,7 +54,6 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import attrs
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import (
     NODE,
     Answered,
@@ -102,7 +101,13 @@ from fencepost.journal.manifest import ManifestState
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import DamagedLog, NoAccess, StorageError
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
-from fencepost.protocol.terms import INTERNAL_TOPICS, NO_OFFSET, NO_TOPIC_ID, TopicPartition
+from fencepost.protocol.terms import (
+    INTERNAL_TOPICS,
+    METADATA_PARTITION,
+    NO_OFFSET,
+    NO_TOPIC_ID,
+    TopicPartition,
+)
 
 MANIFEST_INTERVAL_MS: Final = 200  # readers without a broker lag this far, and more with many partitions
 MANIFESTS_MAX: Final = 200  # written at a time, in about 20 ms: requests come in between

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Assign, BecomeLeader, Remove, RemoveFailed, StorageFailed
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.storage import StorageError
-from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
+from fencepost.protocol.terms import INTERNAL_TOPICS, METADATA_PARTITION, TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.broker.host import Host

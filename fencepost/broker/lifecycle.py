@@ -34,7 +34,6 @@ import trio
 from fencepost.broker.admission import admission_to
 from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.clocks import monotonic_ms, now_ms
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.connections import half_of_descriptors, raise_descriptor_limit
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_site import injector_of
@@ -51,6 +50,7 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.power import Machine
 from fencepost.journal.storage import claimed, directory_name
+from fencepost.protocol.terms import METADATA_PARTITION
 
 
 @attrs.frozen

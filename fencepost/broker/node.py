@@ -61,7 +61,7 @@ from typing import Any, Final, cast
 import attrs
 
 from fencepost.broker.cluster import controller
-from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller
+from fencepost.broker.cluster.controller import Controller
 from fencepost.broker.config_sources import topic_configs
 from fencepost.broker.contract import (
     Answered,
@@ -124,7 +124,12 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Ordered, Shared, log_state
 from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.offsets_log import GroupBatch, read_group_batch
-from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
+    METADATA_PARTITION,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 from fencepost.protocol.transaction_log import read_transactions
 
 # RPCProducerIdManager.PID_PREFETCH_THRESHOLD: request the next block when nine tenths of this one are used.

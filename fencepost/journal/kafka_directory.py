@@ -46,7 +46,7 @@ from fencepost.journal.storage import (
 )
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kraft_log import KraftCluster, read_kraft_records
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TopicPartition, spell_topic_id
+from fencepost.protocol.terms import METADATA_PARTITION, TopicPartition, spell_topic_id
 
 PROPERTIES_FILE: Final = "meta.properties"
 HIGH_WATERMARKS_FILE: Final = "replication-offset-checkpoint"
@@ -54,7 +54,6 @@ LOG_STARTS_FILE: Final = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 TOPIC_ID_FILE: Final = "partition.metadata"  # PartitionMetadataFile.java
 MISPLACED: Final = "it was renamed or copied, or is newer than the metadata"  # why there is a `misplacement`
-METADATA: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 SNAPSHOT_SUFFIX: Final = ".checkpoint"  # of the cluster's metadata, not of producers
 _PROPERTIES_VERSIONS: Final = {"0": "broker.id", "1": "node.id"}  # the name of the node's id in each
 _CHECKPOINT_VERSION: Final = "0"
@@ -102,7 +101,7 @@ class KafkaDirectory:
 
         StorageError when it is damaged.
         """
-        return read_metadata(self.storage) if METADATA in self.partitions else None
+        return read_metadata(self.storage) if METADATA_PARTITION in self.partitions else None
 
 
 def read_properties(storage: StorageReader) -> dict[str, str]:
@@ -162,14 +161,14 @@ def read_checkpoint(storage: StorageReader, name: str) -> dict[TopicPartition, i
 def read_metadata(storage: StorageReader) -> tuple[int, KraftCluster] | None:
     """The end of `__cluster_metadata` and what it says; None when its beginning is missing."""
     return read_listed(
-        lambda: storage.files(directory_name(METADATA)),
+        lambda: storage.files(directory_name(METADATA_PARTITION)),
         lambda files: _read_files(storage, files),
         retried=(StorageError,),
     )
 
 
 def _read_files(storage: StorageReader, files: Mapping[str, int]) -> tuple[int, KraftCluster] | None:
-    directory = directory_name(METADATA)
+    directory = directory_name(METADATA_PARTITION)
     snapshot = max((name for name in files if _is_snapshot(name)), default=None)
     cluster, end = KraftCluster(), 0
     if snapshot is not None:

@@ -99,6 +99,10 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+"""Its only partition; the controller is on the node that leads it."""
+
+
 class IsolationLevel(IntEnum):
     """Which offset bounds a reader (Kafka's `isolation.level`)."""
 

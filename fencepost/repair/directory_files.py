@@ -22,8 +22,8 @@ from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.layouts import is_kafka
 from fencepost.journal.manifest import SyncedSegment, decode_clean_mark, encode_json
 from fencepost.journal.storage import NotADataDirectory, StorageReader, parse_directory_name
-from fencepost.protocol.terms import TopicPartition
-from fencepost.repair.plan import METADATA, Plan
+from fencepost.protocol.terms import METADATA_PARTITION, TopicPartition
+from fencepost.repair.plan import Plan
 
 
 def refuse_kafka(storage: StorageReader) -> None:
@@ -62,7 +62,7 @@ def _check_meta(storage: StorageReader, plan: Plan) -> None:
     try:
         check_data_directory(storage)
     except NotADataDirectory as problem:
-        if METADATA not in partitions_in(storage):
+        if METADATA_PARTITION not in partitions_in(storage):
             raise
         content = {"format": META_VERSION, "cluster_id": DEFAULT_CLUSTER_ID}
         plan.files[META_FILE] = encode_json(content, place=META_FILE)

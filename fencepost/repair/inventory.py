@@ -11,13 +11,19 @@ from fencepost.journal.data_directory import partitions_in
 from fencepost.journal.manifest import MANIFEST_FILE, SyncedSegment, why_foreign, why_other_topic
 from fencepost.journal.storage import StorageError, StorageReader, foreign_advice
 from fencepost.log_model.metadata import ClusterModel
-from fencepost.protocol.terms import INT32_MAX, INTERNAL_TOPICS, NO_TOPIC_ID, TopicPartition
+from fencepost.protocol.terms import (
+    INT32_MAX,
+    INTERNAL_TOPICS,
+    METADATA_PARTITION,
+    NO_TOPIC_ID,
+    TopicPartition,
+)
 from fencepost.repair import metadata
 from fencepost.repair.coordinator_records import CoordinatorRecords
 from fencepost.repair.directory_files import check_directory_files, distrust_clean_mark, vanished_partitions
 from fencepost.repair.outcomes import Evidence, model_of
-from fencepost.repair.plan import METADATA, LogPlan, Plan
-from fencepost.repair.salvage import SalvagedLog, is_compacted, last_epoch, mend_epochs, salvage
+from fencepost.repair.plan import LogPlan, Plan
+from fencepost.repair.salvage import SalvagedLog, correct_epochs, is_compacted, last_epoch, salvage
 from fencepost.repair.unlisted import are_own
 from fencepost.repair.witnesses import Witness, kind_of, witness_of
 
@@ -49,14 +55,14 @@ class Inventory:
     @property
     def has_lost_metadata(self) -> bool:
         """Whether the metadata log has lost records, or all of them."""
-        plan = self.logs.get(METADATA)
+        plan = self.logs.get(METADATA_PARTITION)
         return plan is None or not plan.log.end_offset or bool(plan.log.lost())
 
     def lost_topics(self) -> dict[str, list[TopicPartition]]:
         """The partitions, with a log or with one that vanished, that the metadata does not know."""
         found: dict[str, list[TopicPartition]] = {}
         for key in sorted({*self.logs, *self.vanished}):
-            if key != METADATA and key not in self.cluster.leaders:
+            if key != METADATA_PARTITION and key not in self.cluster.leaders:
                 found.setdefault(key.topic, []).append(key)
         return found
 
@@ -64,7 +70,7 @@ class Inventory:
         """No batch of a partition has a leader epoch above this one."""
         closed, known = self.closed.get(str(partition)), self.cluster.leaders.get(partition)
         newest = INT32_MAX if closed is None else closed.leader_epoch
-        if partition != METADATA and known is not None and not self.has_lost_metadata:
+        if partition != METADATA_PARTITION and known is not None and not self.has_lost_metadata:
             newest = min(newest, known.leader_epoch)
         return newest
 
@@ -83,7 +89,7 @@ def take_inventory(storage: StorageReader, plan: Plan) -> Inventory:
     closed = check_directory_files(storage, plan)
     inventory = Inventory(closed, vanished_partitions(storage, closed))
     reader = _LogReader(storage, plan, inventory)
-    for partition in sorted(present, key=lambda each: (each != METADATA, each)):
+    for partition in sorted(present, key=lambda each: (each != METADATA_PARTITION, each)):
         reader.read(partition)
     _refuse_other_topics(storage, inventory)
     return inventory
@@ -132,7 +138,7 @@ class _LogReader:
         if unlisted:
             witness = self._doubt_manifest(plan, witness, unlisted)
             log = plan.log
-        if partition == METADATA:
+        if partition == METADATA_PARTITION:
             inventory.cluster = metadata.follow(self.storage, log)
         if partition.topic in INTERNAL_TOPICS:
             inventory.coordinators.read(self.storage, log)
@@ -156,7 +162,7 @@ class _LogReader:
     def _salvaged(self, partition: TopicPartition, witness: Witness) -> SalvagedLog:
         belongs = kind_of(partition, self.inventory.cluster)
         log = salvage(self.storage, partition, witness.bounds, belongs)
-        mend_epochs(self.storage, log, self.inventory.newest_epoch(partition))
+        correct_epochs(self.storage, log, self.inventory.newest_epoch(partition))
         return log
 
     def _doubt_manifest(self, plan: LogPlan, believed: Witness, unlisted: list[int]) -> Witness:

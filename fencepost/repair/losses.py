@@ -117,7 +117,7 @@ def _report_lost(plan: Plan, partition: TopicPartition, lost: LostRange, *, name
 
 def _report_rest(plan: Plan, log: SalvagedLog) -> None:
     """What a log had that no record needs."""
-    for text in log.mended:
+    for text in log.corrected:
         because = "the checksum does not cover it"
         plan.report(text, "damaged header", because, stake="nothing", saved="it is corrected")
     for file in log.replaced:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from fencepost.protocol.metadata_log import ClusterRecord, cluster_batch
-from fencepost.protocol.terms import INTERNAL_TOPICS, NO_LEADER_EPOCH, NO_TOPIC_ID, TopicPartition
+from fencepost.protocol.terms import (
+    INTERNAL_TOPICS,
+    METADATA_PARTITION,
+    NO_LEADER_EPOCH,
+    NO_TOPIC_ID,
+    TopicPartition,
+)
 from fencepost.repair import metadata
 from fencepost.repair.inventory import Inventory
-from fencepost.repair.plan import METADATA, LogPlan, Plan
+from fencepost.repair.plan import LogPlan, Plan
 from fencepost.repair.salvage import LossKind, SalvagedLog
 
 
@@ -41,7 +47,7 @@ def renew_metadata(inventory: Inventory, plan: Plan, adopted: list[ClusterRecord
     """Append to the metadata log what makes up for its lost records, and set the directories of lost topics
     aside.
     """
-    metadata_plan = inventory.logs.get(METADATA)
+    metadata_plan = inventory.logs.get(METADATA_PARTITION)
     if metadata_plan is None:
         return
     records = list(adopted)
@@ -49,7 +55,9 @@ def renew_metadata(inventory: Inventory, plan: Plan, adopted: list[ClusterRecord
         records += metadata.raised(
             inventory.cluster,
             metadata_plan.log,
-            leader_epochs={key: each.last_epoch for key, each in inventory.logs.items() if key != METADATA},
+            leader_epochs={
+                key: each.last_epoch for key, each in inventory.logs.items() if key != METADATA_PARTITION
+            },
             producer_id_max=_producer_id_max(inventory),
         )
         for topic, partitions in inventory.lost_topics().items():

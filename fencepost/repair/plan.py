@@ -5,17 +5,13 @@ Rule: the same plan is the report of a dry run and the orders of `perform`.
 
 from __future__ import annotations
 
-from typing import Final
-
 import attrs
 
 from fencepost.journal.manifest import LOG_START_FILE
 from fencepost.log_model.partitions import PartitionModel
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, NO_LEADER_EPOCH, NO_TOPIC_ID, TopicPartition
+from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_TOPIC_ID
 from fencepost.repair.outcomes import Settled
 from fencepost.repair.salvage import SalvagedLog
-
-METADATA: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
 
 @attrs.frozen(kw_only=True)
@@ -107,7 +103,7 @@ class Plan:
         )
 
     def report_derived(self, file: str, because: str, *, stake: str, saved: str) -> None:
-        """Add a damaged file that is no log: it is written again, or set aside."""
+        """Add a damaged file other than a log: it is written again, or set aside."""
         self.report(file, "damaged derived file", because, stake=stake, saved=saved)
 
     def rewrite_log_start(self, log: LogPlan, because: str) -> None:

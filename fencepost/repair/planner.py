@@ -21,13 +21,18 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.journal.storage import StorageReader
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    METADATA_PARTITION,
+    TRANSACTION_STATE_TOPIC,
+)
 from fencepost.repair.derived_files import find_wrong_files
 from fencepost.repair.hanging_transactions import end_hanging_transactions
 from fencepost.repair.inventory import take_inventory
 from fencepost.repair.losses import begin_again, cut_tails, find_missing_logs, settle_losses
 from fencepost.repair.lost_topics import adopt_topics, renew_metadata
-from fencepost.repair.plan import METADATA, Plan
+from fencepost.repair.plan import Plan
 
 _ORDER: Final = {CONSUMER_OFFSETS_TOPIC: 1, TRANSACTION_STATE_TOPIC: 2, CLUSTER_METADATA_TOPIC: 3}
 
@@ -38,8 +43,8 @@ def make_plan(storage: StorageReader, *, adopt: frozenset[str] = frozenset()) ->
     """
     plan = Plan(storage.location)
     inventory = take_inventory(storage, plan)
-    if inventory.logs and METADATA not in inventory.logs:
-        begin_again(inventory, plan, METADATA, 0)
+    if inventory.logs and METADATA_PARTITION not in inventory.logs:
+        begin_again(inventory, plan, METADATA_PARTITION, 0)
     adopted = adopt_topics(inventory, plan, adopt)
     inventory.learn_histories()
     find_missing_logs(storage, inventory, plan)

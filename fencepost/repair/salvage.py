@@ -137,7 +137,7 @@ class SalvagedLog:
     """
     replaced: list[str] = attrs.Factory(list[str])
     """Those whose place a cleaned segment has taken: the next start removes them."""
-    mended: list[str] = attrs.Factory(list[str])
+    corrected: list[str] = attrs.Factory(list[str])
     """What was corrected without any loss."""
     torn: TornTail | None = None
     producers: dict[int, ModelProducer] = attrs.Factory(dict[int, ModelProducer])
@@ -359,7 +359,7 @@ class _Reader:
         data, expected = self.data, segment.end_offset
         found = self._next_intact(at, expected)
         following, end = (len(data), None) if found is None else (found[0], found[1].base_offset)
-        if self._mend_length(segment, at, following, end):
+        if self._correct_length(segment, at, following, end):
             return following
         kind, because = self._why(at, expected)
         if end is None:
@@ -413,7 +413,7 @@ class _Reader:
         is_intact = self._is_intact(self.data[position : position + header.size], header)
         return header if is_intact else None
 
-    def _mend_length(self, segment: SalvagedSegment, at: int, following: int, end: int | None) -> bool:
+    def _correct_length(self, segment: SalvagedSegment, at: int, following: int, end: int | None) -> bool:
         """Whether the batch at byte `at` has only a wrong length: its checksum proves that it ends here."""
         if following - at < HEADER_SIZE:
             return False
@@ -429,7 +429,7 @@ class _Reader:
             return False
         segment.pieces.append(IntactBatch(_scanned(self.file, at, header, batch), bytes(batch)))
         segment.end_offset, segment.is_altered = header.next_offset, True
-        self.log.mended.append(f"{self.file}, byte {at}: the length of a batch; its checksum proves it")
+        self.log.corrected.append(f"{self.file}, byte {at}: the length of a batch; its checksum proves it")
         return True
 
     def _why(self, at: int, expected: int) -> tuple[LossKind, str]:
@@ -465,7 +465,7 @@ def _scanned(file: str, position: int, header: BatchHeader, batch: Buffer) -> Sc
     return ScannedBatch(file, position, header, marker)
 
 
-def mend_epochs(storage: StorageReader, log: SalvagedLog, newest: int) -> None:
+def correct_epochs(storage: StorageReader, log: SalvagedLog, newest: int) -> None:
     """Correct the leader epochs that break the order: they never fall, and none is above `newest`.
 
     No checksum covers them. As few as possible are changed, each to the epoch of the batch before it; nothing
@@ -486,7 +486,7 @@ def mend_epochs(storage: StorageReader, log: SalvagedLog, newest: int) -> None:
         segment.pieces[number] = _with_epoch(storage, piece, epoch)
         segment.is_altered = True
         where = f"{segment.file}, byte {piece.batch.position}"
-        log.mended.append(f"{where}: leader epoch {piece.header.leader_epoch} instead of {epoch}")
+        log.corrected.append(f"{where}: leader epoch {piece.header.leader_epoch} instead of {epoch}")
 
 
 def _longest_rise(epochs: list[int], newest: int) -> set[int]:

@@ -28,7 +28,7 @@ from fencepost.repair.salvage import IntactBatch, SalvagedLog, is_compacted
 
 def are_own(storage: StorageReader, log: SalvagedLog, unlisted: Sequence[int]) -> bool:
     """Whether the segments with these base offsets, the last ones of the log, were written here. The epochs
-    of the log are mended: a segment with a wrong one is altered.
+    of the log are corrected: a segment with a wrong one is altered.
     """
     begun = [segment for segment in log.segments if segment.base_offset in unlisted]
     before = [segment for segment in log.segments if segment.base_offset < unlisted[0]]

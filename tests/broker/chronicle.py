@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import attrs
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import BecomeLeader, Input, Outcome, Reply, Tick
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.sync_policy import SyncPolicy
@@ -19,7 +18,7 @@ from fencepost.journal.journal import JournalSettings
 from fencepost.journal.storage import directory_name
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.messages import Request
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import METADATA_PARTITION, TopicPartition
 from tests.broker import naive_log
 from tests.broker.naive_coordinators import Batches
 from tests.broker.naive_log import NO_HISTORY, Forgotten, History, Known, Line

@@ -10,7 +10,6 @@ import pytest
 
 from fencepost.broker import dispatch
 from fencepost.broker.cluster import controller
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Answered, BecomeLeader, Durable
 from fencepost.broker.host import MetadataLost
 from fencepost.broker.memory import FETCHES_MAX
@@ -27,7 +26,7 @@ from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint
 from fencepost.protocol.frames import encode_request
-from fencepost.protocol.terms import ConfigOperation, TopicPartition, TransactionState
+from fencepost.protocol.terms import METADATA_PARTITION, ConfigOperation, TopicPartition, TransactionState
 from tests.broker.requests import (
     COMMIT,
     NOBODY,

@@ -6,7 +6,6 @@ import attrs
 import pytest
 
 from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.config_meanings import MEANINGS
 from fencepost.broker.expiration import scan_if_due
 from fencepost.broker.fixed_configs import FIXED_CONFIGS
@@ -21,6 +20,7 @@ from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import (
     ASKED_NODE,
     CONSUMER_OFFSETS_TOPIC,
+    METADATA_PARTITION,
     ConfigOperation,
     ConfigSource,
     TopicPartition,

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.catalogue import CATALOGUE_FILE
 from fencepost.journal.manifest import LOG_START_FILE, write_log_start
@@ -17,7 +16,7 @@ from fencepost.journal.storage import StorageError, directory_name
 from fencepost.protocol.batches import LENGTH_PREFIX_SIZE
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import DeleteRecords, DeleteRecordsPartition, DeleteTopics
-from fencepost.protocol.terms import TopicPartition, TransactionState
+from fencepost.protocol.terms import METADATA_PARTITION, TopicPartition, TransactionState
 from fencepost.repair.perform import perform
 from fencepost.repair.planner import make_plan
 from tests.broker.disks import keeps_nothing

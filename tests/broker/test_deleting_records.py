@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.manifest import LOG_START_FILE
@@ -23,7 +22,13 @@ from fencepost.protocol.messages import (
     IncrementalAlterConfigs,
     TopicConfigChanges,
 )
-from fencepost.protocol.terms import HIGH_WATERMARK, NO_OFFSET, ConfigOperation, TopicPartition
+from fencepost.protocol.terms import (
+    HIGH_WATERMARK,
+    METADATA_PARTITION,
+    NO_OFFSET,
+    ConfigOperation,
+    TopicPartition,
+)
 from tests.broker.requests import (
     ABORT,
     COMMIT,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Answered, StorageFailed
 from fencepost.broker.host import MetadataLost
 from fencepost.broker.sync_policy import SyncPolicy
@@ -22,7 +21,13 @@ from fencepost.protocol.messages import (
     DeleteTopics,
     DeleteTopicsReply,
 )
-from fencepost.protocol.terms import NO_OFFSET, TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.terms import (
+    METADATA_PARTITION,
+    NO_OFFSET,
+    TopicPartition,
+    TransactionResult,
+    TransactionState,
+)
 from tests.broker.disks import Disk, fail_syncs, keeps_nothing, simulated, story_of_a_forgotten_topic
 from tests.broker.requests import (
     ABORT,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Reassign, StorageFailed
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.journal import JournalSettings
@@ -14,6 +13,7 @@ from fencepost.journal.storage import directory_name
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import (
+    METADATA_PARTITION,
     NO_OFFSET,
     NO_TOPIC_ID,
     TRANSACTION_STATE_TOPIC,

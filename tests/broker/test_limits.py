@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.broker import limits
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.limits import GROUP_MEMBERS, TRANSACTIONAL_ID
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.handlers import PARTITION_SIZE_MAX, RECORD_RESERVE, RECORD_REST_MAX
@@ -31,6 +30,7 @@ from fencepost.protocol.records import build_data_batch, check_records, read_col
 from fencepost.protocol.terms import (
     INT32_MAX,
     INT64_MAX,
+    METADATA_PARTITION,
     TOPIC_NAME_LENGTH_MAX,
     ConfigOperation,
     GroupState,

@@ -8,7 +8,6 @@ from typing import Final
 import attrs
 import pytest
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import RemoveFailed
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.check.directory import check_directory
@@ -19,7 +18,13 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.batches import HEADER_SIZE, walk
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.metadata_log import ClusterSnapshot, read_cluster_records, topic_number
-from fencepost.protocol.terms import NO_OFFSET, ConfigOperation, TopicPartition, TransactionState
+from fencepost.protocol.terms import (
+    METADATA_PARTITION,
+    NO_OFFSET,
+    ConfigOperation,
+    TopicPartition,
+    TransactionState,
+)
 from fencepost.repair.perform import perform
 from fencepost.repair.planner import make_plan
 from tests.broker.cluster import CONTROLLER, Cluster

@@ -19,8 +19,8 @@ from fencepost.protocol.messages import (
     WriteTxnMarkersReply,
 )
 from fencepost.protocol.terms import (
-    CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
+    METADATA_PARTITION,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
@@ -46,7 +46,7 @@ from tests.broker.story import offsets_log_of
 INTERNAL = [
     TopicPartition(TRANSACTION_STATE_TOPIC, 0),
     TopicPartition(CONSUMER_OFFSETS_TOPIC, 0),
-    TopicPartition(CLUSTER_METADATA_TOPIC, 0),
+    METADATA_PARTITION,
 ]
 MISSING = TopicPartition("missing", 0)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import attrs
 import pytest
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION, PRODUCER_ID_BLOCK_SIZE, Controller, apply
+from fencepost.broker.cluster.controller import PRODUCER_ID_BLOCK_SIZE, Controller, apply
 from fencepost.broker.cluster.topics import create_topics
 from fencepost.broker.contract import NOBODY as NO_ONE
 from fencepost.broker.log_config import parse_config
@@ -22,6 +22,7 @@ from fencepost.protocol.terms import (
     BROKERS_DEFAULT,
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
+    METADATA_PARTITION,
     NO_OFFSET,
     NO_TOPIC_ID,
     TOPIC_NAME_LENGTH_MAX,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Finding, Severity
 from fencepost.journal.manifest import CLEAN_FILE
@@ -21,7 +20,12 @@ from fencepost.protocol.consumer_group_log import (
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.offsets_log import GroupBatch, GroupRecord, OffsetKey, OffsetRecord, group_batch
 from fencepost.protocol.primitives import INT16, put_string
-from fencepost.protocol.terms import NO_PRODUCER_ID, TransactionResult, coordinator_partition
+from fencepost.protocol.terms import (
+    METADATA_PARTITION,
+    NO_PRODUCER_ID,
+    TransactionResult,
+    coordinator_partition,
+)
 from fencepost.protocol.thinning import thinned
 from tests.broker.test_every_byte import DamagedStory, contents, disk_with
 from tests.check.directories import METADATA_LOG, OFFSETS_LOG, Directory, closed

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fencepost.journal.data_directory import META_FILE
 from fencepost.journal.storage import StorageError
-from fencepost.repair.plan import METADATA
+from fencepost.protocol.terms import METADATA_PARTITION
 from tests.broker.test_every_byte import DamagedStory, disk_with, written
 from tests.repair.judging import Repaired, Seen, goes_on, repaired, seen_by_readers
 
@@ -97,7 +97,7 @@ def sweep_pairs(damages: list[Damage]) -> tuple[int, list[str]]:
             complaints = repaired(disk_with(one.after(other.after(whole_files()))), whole()).complaints
         except StorageError as problem:
             complaints = [str(problem)]
-            if {one.path, other.path} == {META_FILE, str(METADATA)}:
+            if {one.path, other.path} == {META_FILE, str(METADATA_PARTITION)}:
                 continue  # nothing is left that says what the directory is
         number += 1
         wrong += [f"{one} and {other}: {complaint}" for complaint in complaints]

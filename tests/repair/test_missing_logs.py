@@ -11,9 +11,8 @@ from fencepost.journal.manifest import CLEAN_FILE, LOG_START_FILE, read_log_star
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import walk
 from fencepost.protocol.messages import DeleteRecords, DeleteRecordsPartition
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import METADATA_PARTITION, TopicPartition
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import METADATA
 from fencepost.repair.planner import make_plan
 from fencepost.repair.salvage import LossKind
 from tests.broker.requests import NOBODY, ORDERS, OTHERS
@@ -143,14 +142,14 @@ def test_the_mark_of_a_stop_knows_a_log_that_the_catalogue_does_not(key: TopicPa
 @pytest.mark.parametrize("key", [ORDERS, OTHERS, transaction_log_of("pay")])
 def test_a_log_that_is_gone_with_the_metadata_is_missed(key: TopicPartition) -> None:
     """The catalogue still knows it."""
-    result = repaired(disk_with(without(whole_files(), f"{METADATA}/", f"{key}/")), whole())
+    result = repaired(disk_with(without(whole_files(), f"{METADATA_PARTITION}/", f"{key}/")), whole())
     assert (str(key), MISSING) in [(damage.file, damage.kind) for damage in result.plan.damages]
     assert result.complaints == []
 
 
 def test_a_lost_topic_is_not_adopted_from_the_catalogue_alone() -> None:
     """Its directories may be waiting under the names that a repair gave them."""
-    disk = disk_with(without(whole_files(), f"{METADATA}/", "orders-"))
+    disk = disk_with(without(whole_files(), f"{METADATA_PARTITION}/", "orders-"))
     plan = make_plan(disk, adopt=frozenset({"orders"}))
     assert plan.adopted.isdisjoint({"orders"})
     perform(disk, plan)

@@ -29,10 +29,9 @@ from fencepost.journal.manifest import (
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import StorageError, foreign_advice
 from fencepost.protocol.messages import DeleteTopics
-from fencepost.protocol.terms import NO_TOPIC_ID, spell_topic_id
+from fencepost.protocol.terms import METADATA_PARTITION, NO_TOPIC_ID, spell_topic_id
 from fencepost.repair.inventory import MisplacedDirectories
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import METADATA
 from fencepost.repair.planner import make_plan
 from fencepost.spark_bridge.partition_files import CorruptLog, open_partition_files
 from tests.broker.disks import keeps_nothing
@@ -112,7 +111,7 @@ def test_a_topic_that_is_put_back_into_the_metadata_keeps_its_id_and_what_its_gr
     disk = killed()
     before = started(disk).offset("group")
     known = topic_id_of(disk)
-    disk.remove_directory(str(METADATA))
+    disk.remove_directory(str(METADATA_PARTITION))
     perform(disk, make_plan(disk, adopt=frozenset({"orders"})))
     story = started(disk)
     assert story.host.node.topic_id("orders") is not None
@@ -127,7 +126,7 @@ def test_a_topic_that_is_put_back_without_manifests_has_the_id_of_its_log_start(
     write_log_start(disk, str(ORDERS), 0, known)
     for path in (MANIFEST, f"{SMALL}/{MANIFEST_FILE}"):
         disk.remove(path)
-    disk.remove_directory(str(METADATA))
+    disk.remove_directory(str(METADATA_PARTITION))
     perform(disk, make_plan(disk, adopt=frozenset({"orders"})))
     story = started(disk)
     assert story.host.node.topic_id("orders") == known
@@ -138,7 +137,7 @@ def test_a_repair_that_puts_a_topic_back_and_is_interrupted_keeps_its_id() -> No
     """Killed at each of its writes, while all logs of the topic are damaged."""
     files = killed()
     known = topic_id_of(files)
-    files.remove_directory(str(METADATA))
+    files.remove_directory(str(METADATA_PARTITION))
     for log in (ORDERS_LOG, SMALL_LOG):
         files.flip(log, 200)
     adopt = frozenset({"orders"})
@@ -163,7 +162,7 @@ def test_a_repair_that_puts_a_topic_back_and_is_interrupted_keeps_its_id() -> No
 
 def test_directories_of_two_topics_are_not_put_back_as_one() -> None:
     disk = of_another_topic(killed())
-    disk.remove_directory(str(METADATA))
+    disk.remove_directory(str(METADATA_PARTITION))
     # Nothing says which of the two is right.
     words = f"orders-1: it holds the log of a topic with id .*, but that of orders-0 has id {OTHER_ID}"
     with pytest.raises(MisplacedDirectories, match=words):
@@ -220,7 +219,7 @@ def test_a_start_that_finishes_a_deletion_does_not_take_the_files_of_another_top
 def test_without_syncs_too_a_loss_of_power_does_not_take_the_record_of_a_deletion_alone() -> None:
     storage = SimulatedStorage(keeps_nothing)
     story = Story(storage=storage)
-    story.host.directory.journal(METADATA).sync()
+    story.host.directory.journal(METADATA_PARTITION).sync()
     story.ask(DeleteTopics(topics=("orders",)))
     story.settle()
     storage.lose_power()

@@ -13,9 +13,9 @@ from fencepost.journal.storage import StorageError, directory_name
 from fencepost.protocol.batches import walk
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import FindCoordinator
-from fencepost.protocol.terms import CoordinatorType, TopicPartition, TransactionState
+from fencepost.protocol.terms import METADATA_PARTITION, CoordinatorType, TopicPartition, TransactionState
 from fencepost.repair.perform import perform
-from fencepost.repair.plan import METADATA, Plan
+from fencepost.repair.plan import Plan
 from fencepost.repair.planner import make_plan
 from tests.broker.requests import (
     ABORT,
@@ -268,31 +268,37 @@ def test_a_producer_does_not_go_on_over_lost_batches() -> None:
 def test_no_producer_id_is_granted_twice() -> None:
     story, storage = stopped(commit_then_abort)
     allocated = 1  # the batch after the registration
-    damage(storage, METADATA, allocated)
+    damage(storage, METADATA_PARTITION, allocated)
     _, after = repaired(story)
     assert identity_of(after.ask(init_request(None))).producer_id >= 1_000
 
 
 def epochs_of(story: Story) -> dict[TopicPartition, int]:
-    return {key: log.partition.leader_epoch for key, log in story.host.node.logs.items() if key != METADATA}
+    return {
+        key: log.partition.leader_epoch
+        for key, log in story.host.node.logs.items()
+        if key != METADATA_PARTITION
+    }
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_no_leader_epoch_is_given_twice(*, is_gone: bool) -> None:
     """Lost are the elections of three starts, under which nothing was written, or all of the metadata."""
     story, storage = stopped(commit_then_abort)
-    end, given = story.host.node.logs[METADATA].partition.log_end_offset, epochs_of(story)
+    end, given = story.host.node.logs[METADATA_PARTITION].partition.log_end_offset, epochs_of(story)
     for _ in range(3):
         story.start()
         story.settle()
         given = epochs_of(story)
         story.host.stop()
     if is_gone:
-        for name in storage.files(str(METADATA)):
-            storage.remove(f"{METADATA}/{name}")
+        for name in storage.files(str(METADATA_PARTITION)):
+            storage.remove(f"{METADATA_PARTITION}/{name}")
     else:
-        headers = [header for _, header in walk(storage.read_file(log_file(METADATA)) or b"")]
-        damage(storage, METADATA, *[each.base_offset for each in headers if each.base_offset >= end])
+        headers = [header for _, header in walk(storage.read_file(log_file(METADATA_PARTITION)) or b"")]
+        damage(
+            storage, METADATA_PARTITION, *[each.base_offset for each in headers if each.base_offset >= end]
+        )
     perform(storage, make_plan(storage, adopt=frozenset({"orders"})))
     after = DamagedStory.over(storage)
     again = epochs_of(after)
@@ -319,9 +325,9 @@ def test_a_lost_offset_is_an_older_offset() -> None:
 
 def test_coordinators_topics_come_back_without_their_metadata() -> None:
     _, storage = stopped(commit_then_abort)
-    storage.remove(log_file(METADATA))
-    storage.remove(f"{METADATA}/checkpoint.json")
-    storage.remove(f"{METADATA}/manifest.json")
+    storage.remove(log_file(METADATA_PARTITION))
+    storage.remove(f"{METADATA_PARTITION}/checkpoint.json")
+    storage.remove(f"{METADATA_PARTITION}/manifest.json")
     perform(storage, make_plan(storage, adopt=frozenset({"orders"})))
     after = DamagedStory.over(storage)
     after.ask(FindCoordinator(kind=CoordinatorType.TRANSACTION, key="pay"))

@@ -8,7 +8,6 @@ from typing import Final
 import attrs
 import pytest
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import (
     NODE,
     Append,
@@ -63,6 +62,7 @@ from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
     INT32_MAX,
     LATEST_TIMESTAMP,
+    METADATA_PARTITION,
     NO_COORDINATOR_EPOCH,
     NO_PRODUCER_ID,
     NO_TOPIC_ID,

@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 import pytest
 
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, IsolationLevel, TopicPartition
+from fencepost.protocol.terms import METADATA_PARTITION, IsolationLevel, TopicPartition
 from fencepost.spark_bridge.option_values import UnusableOption
 from fencepost.spark_bridge.options import ReadOptions, Timestamps, check_batch, check_stream, parse_options
 from fencepost.spark_bridge.task_sizes import TaskSizes
@@ -212,7 +212,7 @@ def test_what_does_not_exist_is_named(option: str, value: str, hint: str) -> Non
 
 
 def test_internal_topics_are_not_offered() -> None:
-    existing = [TopicPartition(CLUSTER_METADATA_TOPIC, 0)]
+    existing = [METADATA_PARTITION]
     with pytest.raises(UnusableOption, match=r"^/data does not hold a; it has no topics yet$"):
         choose_partitions(existing, parse_options({"path": "/data", "subscribe": "a"}), "/data")
 

@@ -63,7 +63,7 @@ from fencepost.protocol.metadata_log import (
     TopicRemoved,
     topic_number,
 )
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, NO_LEADER_EPOCH, NO_TOPIC_ID, TopicPartition
+from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_TOPIC_ID, TopicPartition
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
 
@@ -262,6 +262,3 @@ def _assign(state: Controller, record: PartitionCreated | LeaderChanged) -> Assi
         is_new=isinstance(record, PartitionCreated),
         was_leader=before is not None and before.node_id == record.leader_id,
     )
-
-
-METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)

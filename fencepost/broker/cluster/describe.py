@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION, Topic
+from fencepost.broker.cluster.controller import Topic
 from fencepost.broker.contract import Answered, Refused, Reply, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import ProducerEntry
@@ -21,6 +21,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
+    METADATA_PARTITION,
     TRANSACTION_STATE_TOPIC,
     CoordinatorType,
     TopicPartition,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.config_sources import node_configs, topic_configs
 from fencepost.broker.contract import Refused, Reply, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.terms import ASKED_NODE, topic_name_problem
+from fencepost.protocol.terms import ASKED_NODE, METADATA_PARTITION, topic_name_problem
 
 
 def describe_configs(node: Node, request: m.DescribeConfigs, to: ReplyTo, now: int) -> None:

@@ -29,7 +29,7 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.broker.cluster import controller
-from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller, Leader
+from fencepost.broker.cluster.controller import Controller, Leader
 from fencepost.broker.contract import Answered, Assign, Configure, Remove, Warn
 from fencepost.broker.groups import offsets
 from fencepost.broker.groups.state import Groups
@@ -44,7 +44,7 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.batches import check, walk
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.metadata_log import read_cluster_records
-from fencepost.protocol.terms import NO_OFFSET, IsolationLevel, TopicPartition
+from fencepost.protocol.terms import METADATA_PARTITION, NO_OFFSET, IsolationLevel, TopicPartition
 
 NEWS_BYTES_MAX: Final = 8 * 1024 * 1024  # KafkaRaftClient.MAX_FETCH_SIZE_BYTES
 

@@ -11,7 +11,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker.cluster import config_changes, controller, elections, topics
-from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
+from fencepost.broker.cluster.controller import ClusterDecision
 from fencepost.broker.cluster.describe_configs import of_another_node
 from fencepost.broker.contract import (
     Assign,
@@ -31,7 +31,7 @@ from fencepost.journal.cleaning import CleaningRules
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.metadata_log import cluster_batch
-from fencepost.protocol.terms import BROKERS_DEFAULT, NO_OFFSET, TopicPartition
+from fencepost.protocol.terms import BROKERS_DEFAULT, METADATA_PARTITION, NO_OFFSET, TopicPartition
 
 # --- from clients ----------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import (
     NODE,
     Answered,
@@ -37,7 +36,7 @@ from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.protocol.batches import BatchHeader, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import CreateTopic, CreateTopics, ReplyBody, Request
-from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition, TransactionResult
+from fencepost.protocol.terms import INTERNAL_TOPICS, METADATA_PARTITION, TopicPartition, TransactionResult
 from fencepost.simulator.fuzz.plan import verifies
 
 TOPIC: Final = "t"

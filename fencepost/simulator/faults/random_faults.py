@@ -25,12 +25,11 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.faults.phrases import Action, ActionKind
 from fencepost.protocol import messages
 from fencepost.protocol.messages import ReplyBody, Request
-from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC
+from fencepost.protocol.terms import METADATA_PARTITION, TRANSACTION_STATE_TOPIC
 from fencepost.simulator.faults.damage import damageable
 from fencepost.simulator.faults.injector import FaultInjector, Strike
 from fencepost.simulator.world.events import MessageSent
@@ -431,7 +430,7 @@ def _fail_over(faults: RandomFaults) -> Strike | None:
 def _move(faults: RandomFaults) -> Strike | None:
     world = faults.world
     able = [key for node in _up(world) if node.host is not None for key in led_by(node.host)]
-    # Nobody but the controller can lead its log.
+    # Only the controller can lead its log.
     able = [key for key in able if key != METADATA_PARTITION]
     if not able or world.nodes[0].host is None or len(world.nodes) == 1:
         return None
