@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Final
 
 from fencepost.journal.storage import (
@@ -96,6 +95,27 @@ def _allocate(descriptor: int, size: int) -> None:
         # Not every file system can do this. If the disk is full, the write that follows fails.
         with suppress(OSError):
             os.posix_fallocate(descriptor, 0, size)
+
+
+def _holders(path: str) -> Iterator[str]:
+    """The directories that hold a name in an absolute path, also in the paths that its links stand for."""
+    waiting, seen = [path], set[str]()
+    while waiting:
+        path = waiting.pop()
+        parent, name = os.path.split(path)
+        if path in seen or parent == path:
+            continue
+        seen.add(path)
+        if name == os.pardir:  # above the directory that a link leads to, not above the link
+            waiting.append(os.path.realpath(path))
+        elif name in ("", os.curdir):
+            waiting.append(parent)
+        else:
+            yield os.path.realpath(parent)
+            waiting.append(parent)
+            with _reported(f"follow {path}"):
+                if os.path.islink(path):
+                    waiting.append(os.path.join(parent, os.readlink(path)))
 
 
 def _boot_id() -> str:
@@ -253,7 +273,7 @@ class DiskStorage:
         self._locks: list[int] = []
 
     def parents(self) -> Iterator[DiskStorage]:
-        for path in Path(os.path.realpath(self.location)).parents:
+        for path in dict.fromkeys(_holders(os.path.join(os.getcwd(), self.location))):
             yield DiskStorage(path, read_only=True)
 
     def claim(self) -> None:

@@ -196,7 +196,9 @@ class Storage(StorageReader, Protocol):
         ...
 
     def parents(self) -> Iterable[StorageReader]:
-        """The directories that the data directory lies in, nearest first."""
+        """The directories that the data directory lies in, and those with a link through which its path
+        leads.
+        """
         ...
 
     def claim(self) -> None:

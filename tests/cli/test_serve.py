@@ -113,11 +113,15 @@ def test_a_file_is_refused_as_the_place_of_the_data(tmp_path: Path, capsys: Outp
 
 
 @pytest.mark.parametrize("command", [["serve"], ["demo", "--flights", "200", "--directory"]])
+@pytest.mark.parametrize("is_link", [True, False])
 def test_no_data_directory_begins_inside_another_one(
-    command: list[str], tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+    command: list[str], tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, *, is_link: bool
 ) -> None:
     """`serve data/orders-9`: a path that another command would read."""
     DataDirectory.open(DiskStorage(tmp_path / "data")).close()
+    if is_link:
+        (tmp_path / "disk").mkdir()
+        (tmp_path / "data" / "orders-9").symlink_to(tmp_path / "disk")
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.chdir(tmp_path)
     then = "did you mean data?" if command == ["serve"] else "give a new or empty directory with --directory"

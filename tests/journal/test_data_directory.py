@@ -219,6 +219,29 @@ def test_no_directory_begins_inside_another_one(tmp_path: Path, way: str) -> Non
     assert sorted(outer.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "way", ["data/orders-9", "data/orders-9/deeper", "mine", "mine/deeper", "data/../mine"]
+)
+def test_a_link_in_a_data_directory_leads_to_no_other_one(tmp_path: Path, way: str) -> None:
+    """An operator puts a partition on another disk in this way, so the broker of the first one follows it."""
+    (tmp_path / "disk").mkdir()
+    DataDirectory.open(DiskStorage(tmp_path / "data")).close()
+    (tmp_path / "data" / "orders-9").symlink_to("../disk")
+    (tmp_path / "mine").symlink_to("data/orders-9")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(NotADataDirectory, match=f"lies in the data directory {tmp_path}/data, which"):
+        DataDirectory.open(DiskStorage(f"{tmp_path}/{way}"))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_directory_beside_the_target_of_a_link_is_no_part_of_a_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "disk").mkdir(parents=True)
+    DataDirectory.open(DiskStorage(tmp_path / "data")).close()
+    (tmp_path / "data" / "orders-9").symlink_to(tmp_path / "elsewhere" / "disk")
+    DataDirectory.open(DiskStorage(f"{tmp_path}/data/orders-9/../more")).close()
+    assert META_FILE in os.listdir(tmp_path / "elsewhere" / "more")
+
+
 def test_what_was_begun_inside_another_directory_can_still_be_opened(tmp_path: Path) -> None:
     """It is refused only where it would begin."""
     for name in ("data", "inner"):
