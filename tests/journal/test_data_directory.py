@@ -242,6 +242,20 @@ def test_a_directory_beside_the_target_of_a_link_is_no_part_of_a_data_directory(
     assert META_FILE in os.listdir(tmp_path / "elsewhere" / "more")
 
 
+def test_a_new_directory_lists_no_directory_above_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be a million files in them."""
+    listed, scan = list[str](), os.scandir
+
+    def watched(path: str) -> object:
+        listed.append(path)
+        return scan(path)
+
+    monkeypatch.setattr("os.scandir", watched)
+    DataDirectory.open(DiskStorage(tmp_path / "data")).close()
+    assert listed
+    assert [path for path in listed if not path.startswith(f"{tmp_path}/data")] == []
+
+
 def test_what_was_begun_inside_another_directory_can_still_be_opened(tmp_path: Path) -> None:
     """It is refused only where it would begin."""
     for name in ("data", "inner"):
