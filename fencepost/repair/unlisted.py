@@ -30,7 +30,7 @@ def are_own(storage: StorageReader, log: SalvagedLog, unlisted: Sequence[int]) -
     """Whether the segments with these base offsets, the last ones of the log, were written here. The epochs
     of the log are corrected: a segment with a wrong one is altered.
     """
-    begun = [segment for segment in log.segments if segment.base_offset in unlisted]
+    begun = [segment for segment in log.segments if segment.base_offset >= unlisted[0]]
     before = [segment for segment in log.segments if segment.base_offset < unlisted[0]]
     if len(begun) < len(unlisted) or not before or not all(segment.is_intact for segment in begun):
         return False
@@ -39,19 +39,25 @@ def are_own(storage: StorageReader, log: SalvagedLog, unlisted: Sequence[int]) -
     names = storage.files(str(log.partition))
     files = [segment.file.rpartition("/")[2].removesuffix(LOG_SUFFIX) for segment in begun]
     have_indexes = all(f"{file}{suffix}" in names for file in files for suffix in INDEX_SUFFIXES)
-    return have_indexes and all(_agrees(storage, log, base) for base in unlisted)
+    return have_indexes and _agrees(storage, log, unlisted[0])
 
 
-def _agrees(storage: StorageReader, log: SalvagedLog, offset: int) -> bool:
-    """Whether the snapshot at an offset does not contradict the batches before it."""
-    says = read_producers(storage, str(log.partition), offset, KnownSnapshots({}))
+def _agrees(storage: StorageReader, log: SalvagedLog, first: int) -> bool:
+    """Whether no snapshot where a segment begins, from this one on, contradicts the batches before it."""
     # A snapshot remembers what compaction has removed, and what was in segments that are lost.
-    if says is None or is_compacted(log) or (log.segments[0].base_offset and not log.producers):
+    if is_compacted(log) or (log.segments[0].base_offset and not log.producers):
         return True
     model = PartitionModel()
     model.begin_with(log.producers)
-    for piece in log.pieces():
-        if isinstance(piece, IntactBatch) and piece.header.base_offset < offset:
-            model.apply(piece.header, piece.batch.marker)
-    times = {producer_id: known.timestamp for producer_id, known in model.producers.items()}
-    return all(times.get(producer_id) == known.timestamp for producer_id, known in says.items())
+    for segment in log.segments:
+        if segment.base_offset >= first:
+            says = read_producers(storage, str(log.partition), segment.base_offset, KnownSnapshots({})) or {}
+            wrote = {
+                number: model.producers[number].timestamp for number in says if number in model.producers
+            }
+            if wrote != {number: known.timestamp for number, known in says.items()}:
+                return False
+        for piece in segment.pieces:
+            if isinstance(piece, IntactBatch):
+                model.apply(piece.header, piece.batch.marker)
+    return True

@@ -15,6 +15,8 @@ from fencepost.check.findings import Severity
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.indexes import decode_snapshot, encode_snapshot
 from fencepost.journal.storage import DamagedLog
+from fencepost.log_model.partitions import LoggedMarker, PartitionModel
+from fencepost.protocol.batches import BatchHeader, Marker
 from fencepost.repair.perform import perform
 from fencepost.repair.planner import make_plan
 from tests.broker.requests import ORDERS
@@ -59,6 +61,24 @@ def test_the_manifest_of_a_sibling_costs_no_records(segments: int, *, is_torn: b
     assert make_plan(disk).damages == []
     assert [each for each in check_directory(disk).found if each.severity is Severity.PROBLEM] == []
     assert content(DataDirectory.open(disk).journal(ORDERS)) == records
+
+
+def test_each_batch_is_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many segments the manifest does not list."""
+    followed = list[BatchHeader]()
+
+    class Watched(PartitionModel):
+        def apply(self, header: BatchHeader, marker: Marker | LoggedMarker | None) -> LoggedMarker | None:
+            followed.append(header)
+            return super().apply(header, marker)
+
+    monkeypatch.setattr("fencepost.repair.unlisted.PartitionModel", Watched)
+    disk = killed()
+    put_sibling_manifest(disk, segments=1)
+    assert make_plan(disk).damages[0].file == MANIFEST
+    offsets = [header.base_offset for header in followed]
+    assert offsets
+    assert offsets == sorted({*offsets}), "each batch once"
 
 
 def without_an_index(disk: Directory) -> None:
