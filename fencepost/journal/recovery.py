@@ -32,6 +32,10 @@ log by `Node.rebuild` in broker/node.py.
 # snapshot at or below the first replayed offset that is of this log (snapshots.py), and from the batches
 # between the two.
 #
+# A loss of power can tear a segment and leave later ones: files reach a disk in any order. They are removed
+# with the tail. A sync covers the older segments first, and the checkpoint lists them before the sync
+# returns. So if neither it nor the manifest promises the end of a segment, nothing after it was promised.
+#
 # A torn tail and a damaged log look alike at the first invalid byte. The difference is what was promised. The
 # manifest is the witness: it names the offset below which the log was synced. As long as the machine has not
 # restarted since, everything that was written counts, too: the death of a process loses none of it. A
@@ -498,7 +502,7 @@ def _replay_segment(
 
 
 def batch_after(file: ReadableFile, start: int, size: int, *, end: int) -> int | None:
-    """The base offset of a valid batch that begins after byte `start`, with records beyond offset `end`."""
+    """The base offset of a valid batch that begins after byte `start`, at offset `end` or a later one."""
     position = start + 1
     while position + HEADER_SIZE <= size:
         window = file.read(position, min(WALK_BYTES, size - position))
@@ -508,7 +512,7 @@ def batch_after(file: ReadableFile, start: int, size: int, *, end: int) -> int |
             except ProtocolViolation:
                 continue
             # Before its checksum is computed: few positions in other bytes have such an offset and length.
-            fits = position + at + header.size <= size and end < header.base_offset < end + _FAR
+            fits = position + at + header.size <= size and end <= header.base_offset < end + _FAR
             if fits and checksum_matches(file.read(position + at, header.size), 0, header):
                 return header.base_offset
         position += len(window) - HEADER_SIZE + 1

@@ -17,8 +17,8 @@ be replayed.
 # zeros of its length (the size was written, but not the data), or bytes and then zeros. Files and their
 # directory are cut on their own, so a synced file may have lost its name: a broker must sync both.
 #
-# There are disks that keep a later append and lose an earlier one. To a journal they look the same: it cuts
-# its log at the first invalid byte in either case.
+# There are disks that keep a later append to a file and lose an earlier one. A journal takes that for damage:
+# a valid batch that follows invalid bytes may have been acknowledged, so it refuses the log.
 #
 # Damage is another matter: it strikes bytes and names that were synced, and no promise of a disk covers it.
 # `overwrite` changes bytes (a flipped bit, a lost sector), `vanish` takes a name away while open handles keep

@@ -380,18 +380,21 @@ class _Reader:
             header = self._intact(position, lowest=expected)
             if header is None:
                 continue
-            if self._leads_on(position, header) or self._follows(at, position, header):
+            if self._leads_on(position, header, expected) or self._follows(at, position, header):
                 return position, header
             self.unconfirmed_end = max(self.unconfirmed_end, header.next_offset)
         return None
 
-    def _leads_on(self, position: int, header: BatchHeader) -> bool:
+    def _leads_on(self, position: int, header: BatchHeader, expected: int) -> bool:
         """Whether the next batch continues this one, or the file ends with it as it should."""
         following = position + header.size
         if following < len(self.data):
             after = self._intact(following, lowest=header.next_offset)
             return after is not None and after.base_offset == header.next_offset
-        return header.next_offset == (self.bounds.promised if self.limit is None else self.limit)
+        if self.limit is not None:
+            return header.next_offset == self.limit
+        # Nothing is lost before a batch with the expected offset: the batch before confirms it.
+        return header.next_offset == self.bounds.promised or header.base_offset == expected
 
     def _follows(self, at: int, position: int, header: BatchHeader) -> bool:
         """Whether the damaged batch at byte `at` says that the next one begins there, with this offset."""

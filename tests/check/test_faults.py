@@ -20,6 +20,7 @@ from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import HEADER_SIZE, TRANSACTIONAL_BIT, read_header
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import INT32_MAX, TransactionState
+from fencepost.repair.perform import perform
 from fencepost.repair.planner import make_plan
 from tests.broker.requests import ORDERS
 from tests.check.directories import (
@@ -863,6 +864,27 @@ def test_a_batch_after_damage_is_no_torn_tail() -> None:
     assert make_plan(at).damages
     with pytest.raises(DamagedLog, match="and valid batches follow"):
         Journal(at, SMALL)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("garbage", [b"garbage", bytes(100)])
+def test_a_batch_that_continues_the_log_after_garbage_is_no_torn_tail(count: int, garbage: bytes) -> None:
+    """It may have been acknowledged."""
+    at = after_power_loss()
+    adjust("orders-1/manifest.json", high_watermark=0, last_stable_offset=0, durable_end=-1)(at)
+    batches = at.batches(SMALL_LOG)
+    end = read_header(batches[-1]).next_offset
+    at.put(SMALL_LOG, b"".join([*batches[:-count], garbage, *batches[-count:]]))
+    problems = [each for each in check_directory(at).found if each.severity is Severity.PROBLEM]
+    assert (SMALL_LOG, CUT) in [(each.file, each.means) for each in problems]
+    with pytest.raises(DamagedLog, match="and valid batches follow"):
+        Journal(at, SMALL)
+    plan = make_plan(at)
+    (damage,) = [each for each in plan.damages if each.file == SMALL_LOG]
+    assert (damage.at_stake, damage.saved) == ("nothing", "all batches")
+    perform(at, plan)
+    assert at.batches(SMALL_LOG)[: len(batches)] == batches
+    assert Journal(at, SMALL).log_end_offset >= end
 
 
 def test_an_end_that_is_gone_is_a_problem_while_the_machine_runs() -> None:
