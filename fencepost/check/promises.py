@@ -67,6 +67,9 @@ class Promises:
         stored_log_start = self._check_log_start(manifest)
         if manifest is not None:
             self._check_manifest(manifest, stored_log_start, knows_beginning=knows_beginning)
+        elif self.closed is None and self.log.promised > self.log.end_offset:
+            what = f"the log ends at offset {self.log.end_offset}, but it went on to {self.log.promised}"
+            self.findings.problem(Place(f"{self.log.directory}/{CHECKPOINT}"), what, REFUSED)
         self._check_checkpoint()
         self._check_closed()
 
