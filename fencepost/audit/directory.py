@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fencepost.check.findings import Findings, Place
 from fencepost.check.records import Internals
 from fencepost.check.scan import scan_log
-from fencepost.check.sealed_files import promised_end
+from fencepost.check.sealed_files import lost_power, promised_end
 from fencepost.journal.layouts import KafkaLayout, LogLayout
 from fencepost.protocol.kraft_log import KraftCluster
 from fencepost.protocol.terms import (
@@ -91,6 +91,7 @@ def known_cluster(layout: LogLayout) -> KraftCluster:
             findings=findings,
             is_sparse=layout.is_sparse,
             promised=promised_end(storage, str(METADATA_PARTITION), None),
+            lost_power=not layout.is_sparse and lost_power(storage, str(METADATA_PARTITION), None),
         )
         if not log.is_whole:
             return KraftCluster()

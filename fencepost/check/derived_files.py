@@ -10,7 +10,7 @@ from __future__ import annotations
 from fencepost.check.findings import Findings, Place
 from fencepost.check.index_files import INDEX_SUFFIXES, IndexFiles
 from fencepost.check.promises import Promises
-from fencepost.check.scan import ScannedLog, offset_of
+from fencepost.check.scan import ScannedLog, offset_of, sizes_of
 from fencepost.check.sealed_files import Object
 from fencepost.check.snapshot_files import SnapshotFiles
 from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, StorageReader
@@ -42,7 +42,7 @@ def check_derived_files(
 
 def check_strays(storage: StorageReader, log: ScannedLog, findings: Findings) -> None:
     """Files that the next start removes: half-written ones, and indexes whose log is missing."""
-    bases = {segment.base_offset for segment in log.segments}
+    bases = sizes_of(storage, log.directory)
     for name in storage.files(log.directory):
         place = Place(f"{log.directory}/{name}")
         based = [offset for suffix in INDEX_SUFFIXES if (offset := offset_of(name, suffix)) is not None]

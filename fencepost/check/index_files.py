@@ -180,7 +180,10 @@ class IndexFiles:
         while count:
             entry = data[(count - 1) * size : count * size]
             written = entry.rstrip(b"\0")
-            if entry in right or (written and not any(each.startswith(written) for each in right)):
+            is_torn = not written or any(each.startswith(written) for each in right)
+            # The loss of power that tore an entry may also have taken the batch that it is about.
+            is_lost = not self.kept_power and len(written) < size
+            if entry in right or not (is_torn or is_lost):
                 break
             count -= 1
         if count * size < len(data):

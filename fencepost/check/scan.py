@@ -43,6 +43,7 @@ CUT: Final = (
     "`fencepost repair` lists what can be saved"
 )
 TORN: Final = "a torn tail, which nothing promised to keep: the next start cuts it off"
+UNSYNCED: Final = "nothing promised to keep it: the next start removes it"
 KAFKA_CUT: Final = "readers stop here, and a broker that recovers this log drops what follows"
 FENCED: Final = "a producer that had been fenced could write"
 
@@ -110,6 +111,10 @@ class ScannedLog:
     """
     promised: int = 0
     """The offset below which a start of the broker demands every byte."""
+    lost_power: bool = False
+    """Whether a loss of power may have taken bytes that were not synced, also from the middle of the log."""
+    is_cut: bool = False
+    """Whether the next start cuts it off after the last of its segments."""
     segments: list[ScannedSegment] = attrs.Factory(list[ScannedSegment])
     is_whole: bool = True
     covered: list[tuple[int, int]] = attrs.Factory(list[tuple[int, int]])
@@ -143,6 +148,13 @@ class ScannedLog:
         """Whether compaction or a repair left this offset empty."""
         number = bisect_right(self.covered, offset, key=itemgetter(0)) - 1
         return number >= 0 and offset < self.covered[number][1]
+
+    def ends_before(self, base_offset: int) -> bool:
+        """Whether the next start removes a segment with this base offset, because the log ends before it. No
+        sync has promised a segment if the one before it lacks its end.
+        """
+        has_gap = bool(self.segments) and base_offset > self.end_offset >= self.promised and self.lost_power
+        return self.is_cut or has_gap
 
     def place(self, offset: int) -> Place:
         """The log file that holds an offset, or the oldest one if that was deleted; and the offset."""
@@ -204,15 +216,20 @@ def scan_log(
     findings: Findings,
     is_sparse: bool = False,
     promised: int = 0,
+    lost_power: bool = False,
 ) -> ScannedLog:
-    """Reads all segments of a partition. `was_closed`: its broker stopped cleanly. `is_sparse` and
-    `promised`: as in ScannedLog.
+    """Reads all segments of a partition. `was_closed`: its broker stopped cleanly. `is_sparse`, `promised`
+    and `lost_power`: as in ScannedLog.
     """
-    log = ScannedLog(partition, was_closed, is_sparse, promised)
+    log = ScannedLog(partition, was_closed, is_sparse, promised, lost_power)
     sizes = sizes_of(storage, log.directory)
     scan = _Scan(storage, log, contents, findings)
     for base, size in sizes.items():
         file = log_file(log.directory, base)
+        if log.ends_before(base):
+            log.is_cut = True
+            findings.note(Place(file, base), f"the log ends before it, at offset {log.end_offset}", UNSYNCED)
+            continue
         # The newest segment is never cleaned: a file begins where a cleaned one ends.
         is_cleaned = not was_closed and (is_sparse or log.end_offset in sizes)
         if log.segments and base < log.end_offset and is_cleaned:
@@ -289,10 +306,11 @@ class _Scan:
     def _stop(self, file: ReadableFile, segment: ScannedSegment, size: int, what: str) -> None:
         """The log ends before its file does: at a torn tail, or at a fault."""
         end = segment.end_offset
-        may_be_torn = not segment.is_final and end >= self.log.promised
+        may_be_torn = (self.log.lost_power or not segment.is_final) and end >= self.log.promised
         # Nothing valid follows a torn tail.
         if may_be_torn and batch_after(file, segment.size, size, end=end) is None:
             self.findings.note(Place(segment.file, end), what, TORN)
+            self.log.is_cut, segment.is_final = True, False
         else:
             self.fail(Place(segment.file, end), what)
 

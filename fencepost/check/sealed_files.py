@@ -82,6 +82,14 @@ def promised_end(storage: StorageReader, directory: str, closed: Object | None) 
     return max([0, *[end for end in ends if isinstance(end, int)]])
 
 
+def lost_power(storage: StorageReader, directory: str, closed: Object | None) -> bool:
+    """Whether a loss of power may have taken what was not synced: nothing says that the log was closed, or
+    that the machine has kept its power.
+    """
+    manifest = object_or_empty(storage, f"{directory}/{MANIFEST}")
+    return closed is None and not is_of_this_boot(storage, manifest)
+
+
 def is_of_this_boot(storage: StorageReader, manifest: Object) -> bool:
     """Whether the machine has not lost its power since a manifest was written."""
     return manifest.get("boot_id") == storage.boot_id != ""

@@ -122,6 +122,10 @@ def _report_rest(plan: Plan, log: SalvagedLog) -> None:
         plan.report(text, "damaged header", because, stake="nothing", saved="it is corrected")
     for file in log.replaced:
         plan.notes.append(f"{file}: a cleaned segment has taken its place, and the next start removes it")
+    for file in log.unsynced:
+        plan.notes.append(
+            f"{file}: the log ends before it, and nothing promised to keep it; the next start removes it"
+        )
     for file, because in log.strays.items():
         stake = "its batches are in another file, or are lost"
         plan.report(file, "misplaced segment", because, stake=stake, saved="it is set aside")
@@ -133,8 +137,12 @@ def _report_rest(plan: Plan, log: SalvagedLog) -> None:
 
 
 def cut_tails(inventory: Inventory) -> None:
-    """Cut torn tails off. A start would do so as well, but until then `check` has a note about them."""
-    is_needed = any(plan.is_needed for plan in inventory.logs.values())
-    for plan in inventory.logs.values():
-        if is_needed and plan.log.torn is not None:
-            plan.log.segments[-1].is_altered = True
+    """Cut torn tails off, and what follows them. A start would do so as well, but until then `check` has a
+    note about them.
+    """
+    if not any(plan.is_needed for plan in inventory.logs.values()):
+        return
+    for log in [plan.log for plan in inventory.logs.values()]:
+        log.strays |= dict.fromkeys(log.unsynced, "the log ends before it")
+        if log.torn is not None:
+            log.segments[-1].is_altered = True

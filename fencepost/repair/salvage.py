@@ -140,6 +140,8 @@ class SalvagedLog:
     corrected: list[str] = attrs.Factory(list[str])
     """What was corrected without any loss."""
     torn: TornTail | None = None
+    unsynced: list[str] = attrs.Factory(list[str])
+    """Those after the end that a loss of power has left: the next start removes them."""
     producers: dict[int, ModelProducer] = attrs.Factory(dict[int, ModelProducer])
     """Those in the snapshot where the log begins, if older segments were deleted."""
     left_open: set[int] = attrs.Factory(set[int])
@@ -192,6 +194,8 @@ class Bounds:
     start: int
     promised: int
     closed_at: int | None = None
+    lost_power: bool = False
+    """Whether a loss of power may have taken what was not synced, also from the middle of the log."""
     last_base: int | None = None
     """The last segment that was begun, unless a loss of power may have taken later ones from the manifest."""
     ends: Mapping[int, int] = attrs.Factory(dict[int, int])
@@ -221,6 +225,9 @@ def salvage(
     cleaned_end = 0
     for number, base in enumerate(bases):
         file = log_file(str(partition), base)
+        if _ends_before(log, base, bounds):
+            log.unsynced.append(file)
+            continue
         if base < expected:
             if base < cleaned_end:
                 log.replaced.append(file)
@@ -242,6 +249,19 @@ def salvage(
     if first:
         log.producers = read_producers(storage, str(partition), first, bounds.snapshots) or {}
     return log
+
+
+def _ends_before(log: SalvagedLog, base: int, bounds: Bounds) -> bool:
+    """Whether the next start removes a segment, because the log ends before it and nothing promised more."""
+    has_gap = bool(log.segments) and base > log.end_offset >= bounds.promised
+    return (has_gap and _may_be_cut(log, bounds)) or bool(log.unsynced) or log.torn is not None
+
+
+def _may_be_cut(log: SalvagedLog, bounds: Bounds) -> bool:
+    """Whether a start may remove later segments. It refuses a log that is damaged before them, so there they
+    are saved.
+    """
+    return bounds.lost_power and not log.is_altered
 
 
 def _after(closed_at: int, sizes: Mapping[int, int]) -> list[int]:
@@ -364,10 +384,11 @@ class _Reader:
         kind, because = self._why(at, expected)
         if end is None:
             least = max(expected, self.bounds.promised, self.unconfirmed_end)
-            end = least if self.limit is None else self.limit
-            if end == expected and self.limit is None:
+            may_end = self.limit is None or _may_be_cut(self.log, self.bounds)
+            if least == expected and may_end:
                 self.log.torn = TornTail(self.file, at, len(data))
                 return following
+            end = least if self.limit is None else self.limit
         lost = LostRange(kind, expected, end, self.file, at, following, because)
         lost.may_hold_markers = not self._is_one_data_batch(at, following, expected, end)
         self.log.lose(lost, to=segment)

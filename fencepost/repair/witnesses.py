@@ -109,22 +109,23 @@ def witness_of(
 ) -> Witness:
     """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file.
     `closed` is the last segment in the mark of a clean stop, `known_id` the id of the topic in the metadata.
-    Without `believes_manifest`, nothing counts of the manifest but its topic id. ReplacedFile if a log file
-    is not the one that was written here.
+    Without `believes_manifest`, nothing counts of the manifest but its topic id and boot. ReplacedFile if a
+    log file is not the one that was written here.
     """
     directory, bad_log_start = str(partition), None
     closed_at = None if closed is None else closed.end_offset
-    start, promised, topic_id, last_begun = 0, closed_at or 0, NO_TOPIC_ID, None
+    start, promised, topic_id, last_base = 0, closed_at or 0, NO_TOPIC_ID, None
     checkpoint = storage.read_file(f"{directory}/{CHECKPOINT_FILE}")
     manifest = _manifest(storage, directory)
+    kept_power = manifest is not None and manifest.is_of_boot(storage.boot_id)
     if manifest is not None:
         topic_id = manifest.topic_id
     if not believes_manifest:
         manifest = None
     if manifest is not None:
         start, promised = manifest.log_start_offset, max(promised, manifest.promised_end(storage.boot_id))
-        if manifest.segments and manifest.is_of_boot(storage.boot_id):
-            last_begun = manifest.segments[-1]
+        if manifest.segments and kept_power:
+            last_base = manifest.segments[-1].base_offset
     described = described_files(manifest, closed, directory=directory, boot_id=storage.boot_id)
     synced: list[SyncedSegment] = []
     with suppress(CorruptIndex):
@@ -140,11 +141,11 @@ def witness_of(
     except DamagedLog as problem:
         bad_log_start = str(problem.__cause__)
         start = max(start, min(sizes_of(storage, directory), default=0))
-    last_base = None if last_begun is None else last_begun.base_offset
     bounds = Bounds(
         start=start,
         promised=promised,
         closed_at=closed_at,
+        lost_power=closed is None and not kept_power,
         last_base=last_base,
         ends={each.base_offset: each.end_offset for each in synced}
         | {base: known.summary.end_offset for base, known in described.items()},
