@@ -33,6 +33,9 @@ _PARTITIONS: Final = (_INT, 1, REQUEST_PARTITIONS.value)
 NODE_CONFIGS: Final = _by_name(
     ConfigDef("transaction.partition.verification.enable", _BOOLEAN),
     ConfigDef("node.id", _INT),
+    ConfigDef("listeners", ConfigType.LIST),
+    ConfigDef("advertised.listeners", ConfigType.LIST),
+    ConfigDef("log.dirs", ConfigType.LIST),
     ConfigDef("auto.create.topics.enable", _BOOLEAN),
     ConfigDef("num.partitions", *_PARTITIONS),
     ConfigDef("transaction.state.log.num.partitions", *_PARTITIONS),
@@ -88,7 +91,12 @@ _ORDERED: Final = (
 )
 
 
-READ_ONLY_CONFIGS: Final = {"node.id": "the broker is always node 1"}
+READ_ONLY_CONFIGS: Final = {
+    "node.id": "the broker is always node 1",
+    "listeners": "the broker is started with a host and a port",
+    "advertised.listeners": "the broker is started with it, if clients need another address than its own",
+    "log.dirs": "the broker is started with its data directory",
+}
 """Settings that are shown and cannot be overridden, with the reason."""
 
 

@@ -39,6 +39,9 @@ _OF_BROKERS: Final = {
         "its batches from older clients."
     ),
     "node.id": "The id of the broker.",
+    "listeners": "The security protocol and the address on which the broker listens.",
+    "advertised.listeners": "The address that the broker gives to clients, if it is not that of listeners.",
+    "log.dirs": "The data directory; memory, if the broker keeps its logs there.",
     "auto.create.topics.enable": "Whether a topic is created when a Kafka client asks for its metadata.",
     "num.partitions": "The number of partitions of a topic that is created without a number.",
     "transaction.state.log.num.partitions": (

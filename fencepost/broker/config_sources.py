@@ -25,7 +25,7 @@ _WITHOUT_DEFAULT: Final = frozenset(
 
 
 class _Value(NamedTuple):
-    text: str
+    text: str | None
     source: ConfigSource
 
 
@@ -81,14 +81,17 @@ def _config(
             m.ConfigSynonym(name=known_as, value=each.text, source=each.source)
             for known_as, each in values
             if known_as is not None
+            and each.text is not None
             and not (each.source is ConfigSource.DEFAULT and known_as in _WITHOUT_DEFAULT)
         ),
         meaning=meaning,
     )
 
 
-def _text(value: Any) -> str:
+def _text(value: Any) -> str | None:
     """A value as Kafka writes it."""
+    if value is None:
+        return None
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else str(value)

@@ -39,11 +39,13 @@ from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_site import injector_of
 from fencepost.broker.feed import FEED_BYTES
 from fencepost.broker.host import Host, MetadataLost
-from fencepost.broker.listeners import bound_sockets
+from fencepost.broker.listeners import bound_sockets, shown_listener
 from fencepost.broker.memory import MemoryBound
+from fencepost.broker.monitor import shown_directory
 from fencepost.broker.node import Node
 from fencepost.broker.notices import BROKER
 from fencepost.broker.server import ROUND_NS, Killed, Server
+from fencepost.broker.settings import NodeSettings
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.data_directory import DataDirectory, refuse_wrong_place
 from fencepost.journal.disk import DiskStorage
@@ -84,8 +86,7 @@ def _opened(
         admission = admission_to(listener, settings.access)
         directory = DataDirectory.open(storage, settings=settings.journal, open_files=half_of_descriptors())
         try:
-            named, port = settings.advertised or (settings.host, port)
-            node = Node(attrs.evolve(settings.node, host=named, port=port, cluster_id=directory.cluster_id))
+            node = Node(_node_settings(settings, port=port, cluster_id=directory.cluster_id))
             host = Host(node, directory, policy=settings.sync, contains_failures=True)
             host.start(now_ms() + faults.clock_ms)
             server = Server(settings, host, listener, admission, faults)
@@ -103,6 +104,22 @@ def _opened(
             directory.abandon()
             storage.end()
             BROKER.info("stopped")
+
+
+def _node_settings(settings: BrokerSettings, *, port: int, cluster_id: str) -> NodeSettings:
+    """The settings of the node in a process that listens on this port."""
+    advertised = settings.advertised
+    host, advertised_port = advertised or (settings.host, port)
+    shown = None if advertised is None else shown_listener(host, advertised_port, settings.access)
+    return attrs.evolve(
+        settings.node,
+        host=host,
+        port=advertised_port,
+        cluster_id=cluster_id,
+        listeners=shown_listener(settings.host, port, settings.access),
+        advertised_listeners=shown,
+        log_dirs=shown_directory(settings.directory),
+    )
 
 
 def machine_of(settings: BrokerSettings) -> Machine:

@@ -10,6 +10,7 @@ import errno
 import socket
 from typing import Final, NamedTuple
 
+from fencepost.broker.access.session import AccessSettings
 from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.forked_process import in_child
@@ -37,6 +38,13 @@ def parsed_listener(text: str) -> tuple[str, int]:
     if not bare or (":" in bare) != (bare != host) or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise ValueError(f"{text!r} is not HOST:PORT, such as broker.example:9092")
     return bare, int(port)
+
+
+def shown_listener(host: str, port: int, access: AccessSettings) -> str:
+    """An address as Kafka's settings write it: `SASL_SSL://broker.example:9092`."""
+    security = "PLAINTEXT" if access.tls_cert is None else "SSL"
+    security = security if access.users is None else f"SASL_{security}"
+    return f"{security}://[{host}]:{port}" if ":" in host else f"{security}://{host}:{port}"
 
 
 class BoundSockets(NamedTuple):

@@ -21,6 +21,11 @@ from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.messages import BrokerStatusReply
 
 
+def shown_directory(directory: str | None) -> str:
+    """Where a broker keeps its logs, as its clients see it."""
+    return "memory" if directory is None else os.path.abspath(directory)
+
+
 class Monitor:
     """The counters and notices of one server."""
 
@@ -77,7 +82,7 @@ class Monitor:
         return with_counts(
             status,
             self.counters,
-            directory="memory" if directory is None else os.path.abspath(directory),
+            directory=shown_directory(directory),
             sizes=self._host.log_sizes(),
             connections=connections,
         )

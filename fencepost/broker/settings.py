@@ -81,6 +81,10 @@ class NodeSettings:
     host: str = "127.0.0.1"
     port: int = 0
     cluster_id: str = "fencepost"
+    # As Kafka's settings write them. A node of a broker process only shows them, and others have none.
+    listeners: str | None = None
+    advertised_listeners: str | None = None
+    log_dirs: str | None = None
     transaction_version: TransactionVersion = NEWEST  # transaction.version, as finalized in the cluster
     partition_verification: bool = True  # transaction.partition.verification.enable (KIP-890 part 1)
     broken: frozenset[str] = attrs.field(factory=frozenset[str], validator=_known_protections)

@@ -546,13 +546,14 @@ class ConfigSynonym:
 
 @value(kw_only=True)
 class DescribedConfig:
-    """A setting that is in force. `name`: Kafka's name for it. `value`: as text. `source`: where the value
-    comes from. `config_type`: what the text stands for. `is_read_only`: it cannot be altered while the broker
-    runs. `synonyms`: every value that it has, the one in force first. `meaning`: what it means, in words.
+    """A setting that is in force. `name`: Kafka's name for it. `value`: as text, None if it has none.
+    `source`: where the value comes from. `config_type`: what the text stands for. `is_read_only`: it cannot
+    be altered while the broker runs. `synonyms`: every value that it has, the one in force first. `meaning`:
+    what it means, in words.
     """
 
     name: str
-    value: str
+    value: str | None
     source: ConfigSource
     config_type: ConfigType
     is_read_only: bool

@@ -55,7 +55,7 @@ def configs_of(admin: Any, name: str, kind: str = "TOPIC") -> dict[str, Any]:
     return done(admin.describe_configs([kafka.ConfigResource(kafka.ConfigResource.Type[kind], name)]))
 
 
-def test_settings_are_described_with_their_sources(admin: Any) -> None:
+def test_settings_are_described_with_their_sources(admin: Any, broker: fencepost.Broker) -> None:
     of_topic = configs_of(admin, TOPIC)
     assert (of_topic["retention.ms"].value, of_topic["retention.ms"].source) == ("1000", 1)
     assert (of_topic["cleanup.policy"].value, of_topic["cleanup.policy"].source) == ("delete", 5)
@@ -63,6 +63,9 @@ def test_settings_are_described_with_their_sources(admin: Any) -> None:
     of_broker = configs_of(admin, "1", "BROKER")
     assert of_broker["message.max.bytes"].value == "1048588"
     assert of_broker["message.max.bytes"].is_read_only
+    listeners, advertised = of_broker["listeners"], of_broker["advertised.listeners"]
+    assert (listeners.value, listeners.source) == (f"PLAINTEXT://{broker.address}", 4)
+    assert (advertised.value, advertised.source) == (None, 5)
 
 
 @pytest.mark.parametrize(
