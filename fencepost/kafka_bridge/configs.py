@@ -310,7 +310,11 @@ class _Replacement:
             m.ConfigChange(name=config.name, operation=delete, value=None)
             for config in topics.topic_configs({})
         ]
+        # A request may name 20,000 topics, mostly with the same settings.
+        self._others: dict[frozenset[str], tuple[m.ConfigChange, ...]] = {}
 
     def changes(self, configs: Sequence[Any]) -> tuple[m.ConfigChange, ...]:
-        named = {each.name for each in configs}
-        return (*map(_change, configs), *(each for each in self._deleted if each.name not in named))
+        named = frozenset(each.name for each in configs)
+        if named not in self._others:
+            self._others[named] = tuple(each for each in self._deleted if each.name not in named)
+        return (*map(_change, configs), *self._others[named])

@@ -12,11 +12,18 @@ import confluent_kafka.admin
 import pytest
 
 import fencepost
-from fencepost.kafka_bridge import data, describe
-from fencepost.kafka_bridge.exchange import Answer
+from fencepost.broker.log_config import SETTABLE
+from fencepost.broker.node import Node
+from fencepost.broker.settings import NodeSettings
+from fencepost.kafka_bridge import configs, data, describe
+from fencepost.kafka_bridge.exchange import Answer, Context, Exchange
+from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.kafka_bridge.wire import encode_response
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import ConfigOperation
+from fencepost.protocol.wire_protocol import SessionRoom
+from tests.journal.test_manifest import calls_of
 from tests.kafka_bridge.kafka_python import KAFKA
 from tests.kafka_bridge.test_topic_ids import in_context
 
@@ -282,3 +289,29 @@ def test_the_end_of_a_leader_epoch_is_found() -> None:
         found: Any = exchange.respond((answer,))
         assert found["topics"][0]["partitions"][0]["end_offset"] == offset
         assert all(encode_response(23, version, 1, found) for version in (2, 3, 4))
+
+
+def test_the_settings_of_many_topics_are_replaced_without_a_look_at_each_setting_of_each() -> None:
+    """One request may name 20,000 topics, and other clients wait for it."""
+    node = Node(NodeSettings())
+
+    def exchange_of(count: int) -> Exchange:
+        wanted = NameSpace(name="retention.ms", value="1")
+        resources = [
+            NameSpace(resource_type=2, resource_name=f"topic-{number}", configs=[wanted])
+            for number in range(count)
+        ]
+        asked = NameSpace(resources=resources, validate_only=True)
+        translated: Any = configs.alter_configs(asked, 2)
+        return translated(Context(node, FetchSession(SessionRoom(10))))
+
+    (request,) = exchange_of(2).requests
+    assert isinstance(request, m.IncrementalAlterConfigs)
+    for topic in request.topics:
+        assert [each.name for each in topic.changes if each.operation is ConfigOperation.SET] == [
+            "retention.ms"
+        ]
+        assert {each.name for each in topic.changes} == {*SETTABLE}
+        assert len(topic.changes) == len(SETTABLE)
+    more = calls_of(lambda: exchange_of(101)) - calls_of(lambda: exchange_of(1))
+    assert more < 100 * len(SETTABLE)
