@@ -146,6 +146,7 @@ class Recovery:
         self._cut: Segment | None = None
         self._replaced: list[Segment] = []
         self._stale: list[str] = []  # witnesses that are torn or outdated
+        self._were_false = False  # files that described the log as it was before it lost its end
         self._stored_log_start = 0
 
     def recover(self, *, clean_mark: SyncedSegment | None, is_known: bool, topic_id: bytes) -> RecoveredLog:
@@ -429,7 +430,7 @@ class Recovery:
             self._cut.file.sync()
             self._cut.release()
         for segment in self._segments[synced_count:]:
-            segment.write_indexes(self._files)
+            self._were_false = segment.write_indexes(self._files) or self._were_false
 
     def _open_transactions_at(self, offset: int) -> OpenTransactions:
         """The open transactions at `offset`: from the newest valid snapshot at or before it and the batches
@@ -458,13 +459,14 @@ class Recovery:
         outside = [offset for offset in self._snapshots.offsets if not start <= offset <= end]
         for offset in outside:
             self._snapshots.remove(offset)
-        if outside:  # after a loss of power, they must not come back beside batches that take their offsets
-            self._storage.sync_directory(self._directory)
         if self._manifest is not None and (self._why is not None or end < self._manifest.end):
             self._stale.append(MANIFEST_FILE)
-            self._manifest = None
+            self._manifest, self._were_false = None, True
         for name in self._stale:
             self._storage.remove(self._path(name))
+        # After a loss of power, none of them must come back beside batches that take the lost offsets.
+        if outside or self._were_false:
+            self._storage.sync_directory(self._directory)
 
 
 def _vouched(

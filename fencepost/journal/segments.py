@@ -347,8 +347,11 @@ class Segment:
             raise CorruptIndex(f"{self.path(kind)} is {'missing' if data is None else 'altered'}")
         return data
 
-    def write_indexes(self, files: Mapping[str, int]) -> None:
-        """Replace the index files that differ from the indexes in memory; `files` as for `load`."""
+    def write_indexes(self, files: Mapping[str, int]) -> bool:
+        """Replace the index files that differ from the indexes in memory; `files` as for `load`. Returns
+        whether one of them had entries that are not true of the log.
+        """
+        were_false = False
         for kind, data in (
             (INDEX, self.offset_index.encoded()),
             (TIME_INDEX, self.time_index.encoded()),
@@ -357,9 +360,12 @@ class Segment:
             if files.get(file_name(self.base_offset, kind)) == len(data) == 0:
                 continue
             # A recovery that changes nothing writes nothing, so it works on a full disk, too.
-            if self._storage.read_file(self.path(kind)) != data:
+            found = self._storage.read_file(self.path(kind))
+            if found != data:
+                were_false = were_false or not data.startswith(found or b"")
                 self._storage.replace(self.path(kind), data, durable=False)
         self.offset_index.saved, self.time_index.saved = len(self.offset_index), len(self.time_index)
+        return were_false
 
     def complete_time_index(self) -> None:
         """Add the entry of the segment's largest timestamp, when the segment is complete."""

@@ -10,7 +10,15 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.manifest import CHECKPOINT_FILE, MANIFEST_FILE, ManifestState, SyncedSegment
 from fencepost.journal.memory import MemoryStorage
-from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TRANSACTION_INDEX, file_name, walk_batches
+from fencepost.journal.segments import (
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    file_name,
+    walk_batches,
+)
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import build_marker, covering_batch, place
@@ -208,6 +216,68 @@ def test_a_snapshot_of_a_lost_end_does_not_come_back_with_a_loss_of_power() -> N
     writer.journal.sync()
     storage.lose_power()
     assert snapshot not in storage.files(DIRECTORY)
+
+
+def lost_twice(kind: str, *, names_lost_end: bool, tail: bytes = b"") -> SimulatedStorage:
+    """Power is lost, the log grows again with other batches, and power is lost again. A manifest and the
+    files of this kind were on the disk by the first time, and what was done to them since is lost.
+    `names_lost_end`: the manifest is not one from before.
+    """
+    storage = SimulatedStorage(lambda _most: 0)
+    writer = Writer(open_journal(storage))
+    writer.plain(1, size=5_000)
+    end = writer.journal.sync()
+    storage.sync_directory("")
+    writer.journal.write_manifest(ManifestState(last_stable_offset=end, high_watermark=end))
+    storage.open(f"{DIRECTORY}/{MANIFEST_FILE}").sync()
+    storage.sync_directory(DIRECTORY)
+    for producer_id in (7, 8):
+        writer.data(producer_id, 2, size=5_000, timestamp=2_000)
+        writer.abort(producer_id)
+    lost_end = writer.journal.log_end_offset
+    if names_lost_end:
+        writer.journal.write_manifest(ManifestState(last_stable_offset=lost_end, high_watermark=lost_end))
+    for name in storage.files(DIRECTORY):
+        if name.endswith((MANIFEST_FILE, f".{kind}")):
+            storage.open(f"{DIRECTORY}/{name}").sync()
+    storage.sync_directory(DIRECTORY)
+    storage.lose_power()
+    storage.open(FIRST_LOG).append(tail)
+    writer = Writer(open_journal(storage))
+    assert writer.journal.log_end_offset == end
+    writer.data(9, 9, size=1_000)
+    writer.plain(1)
+    assert writer.journal.sync() > lost_end
+    storage.lose_power()
+    return storage
+
+
+@pytest.mark.parametrize("tail", [b"", b"torn"])
+def test_the_manifest_of_a_lost_end_does_not_come_back_with_a_loss_of_power(tail: bytes) -> None:
+    """Readers without a broker would take its offsets for those of the batches in their place: here they
+    would get records of an open transaction.
+    """
+    storage = lost_twice(MANIFEST_FILE, names_lost_end=True, tail=tail)
+    assert MANIFEST_FILE not in storage.files(DIRECTORY)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names_lost_end"),
+    [
+        (INDEX, True),
+        (TIME_INDEX, True),
+        (TRANSACTION_INDEX, True),
+        (TRANSACTION_INDEX, False),  # it is written before the manifest
+    ],
+)
+def test_the_index_of_a_lost_end_does_not_come_back_with_a_loss_of_power(
+    kind: str, *, names_lost_end: bool
+) -> None:
+    storage = lost_twice(kind, names_lost_end=names_lost_end)
+    path = FIRST_LOG.removesuffix(LOG) + kind
+    left = storage.read_file(path) or b""
+    open_journal(storage)
+    assert (storage.read_file(path) or b"").startswith(left), "what it says is true of the log"
 
 
 def test_a_torn_tail_does_not_come_back_after_a_clean_stop() -> None:
