@@ -28,7 +28,7 @@ from fencepost.simulator.world.events import Life, LifeChanged, NodeKilled
 from tests.simulator.planting import Edit, Mutation, planted
 
 SEEDS: Final = {"power": 24, "transactions": 12}
-SEEDS_WITHOUT_SYNCS: Final = range(14, 24)  # they come to torn tails, lost indexes and lost segments
+SEEDS_WITHOUT_SYNCS: Final = range(13, 24)  # they come to torn tails, lost indexes and lost segments
 UNSYNCED_MARKERS: Final = Mutation(
     "a marker is confirmed before it is durable",
     breaks="A loss of power takes a marker of a transaction that its coordinator has completed.",
