@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from io import BufferedWriter, FileIO, RawIOBase, TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO, Final, NoReturn, cast
+from typing import Any, BinaryIO, Final, NoReturn, cast, get_args
 
 import attrs
 from cyclopts import (
@@ -87,9 +87,10 @@ def _exact(kind: Any, tokens: Sequence[Token]) -> object:
     """The value of an option. cyclopts would round 1.5 to a whole number (2.0 is one), and take an empty path
     for the current directory; it comes from a variable that is not set.
     """
-    if kind is Path and any(not token.value for token in tokens):
+    kinds = {kind, *get_args(kind)}  # of int | None and of tuple[int, ...], too
+    if Path in kinds and any(not token.value for token in tokens):
         raise ValueError(MUST_NOT_BE_EMPTY)
-    if kind in (int, tuple[int, ...]):
+    if int in kinds:
         for token in tokens:
             if token.value.partition(".")[2].strip("0"):
                 raise CoercionError(token=token, target_type=int)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from fencepost.cli.interruptions import Stopped
-from fencepost.cli.likely_paths import did_you_mean
+from fencepost.cli.likely_paths import did_you_mean, near_names, question
 from fencepost.client.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
@@ -173,6 +173,8 @@ def report(problem: Exception) -> int:
 
 def _advice_on_file(problem: OSError) -> tuple[str, int]:
     """What to do about an error of a file, and the exit code."""
+    if isinstance(problem, FileNotFoundError) and (meant := question(near_names(Path(problem.filename)))):
+        return meant, WRONG_USAGE
     if isinstance(problem, BAD_PATH):
         rights = AND_THE_RIGHTS if isinstance(problem, PermissionError) else ""
         return f"{CHECK_THE_PATH}{rights}", WRONG_USAGE

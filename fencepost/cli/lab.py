@@ -37,7 +37,9 @@ MEMORY_MIN: Final = 256  # MiB: a process needs a third of that before it plays 
 
 def _address(broker: str) -> str:
     if not is_address(broker):
-        raise WrongUsage(f"--broker {broker} is not host:port", then="for example --broker 127.0.0.1:9092")
+        raise WrongUsage(
+            f"--broker {broker or repr(broker)} is not host:port", then="for example --broker 127.0.0.1:9092"
+        )
     return broker
 
 
@@ -84,7 +86,7 @@ def lab(
     command_config: CommandConfig = None,
     port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65_535))] = 8778,
     browser: Annotated[bool, Parameter(negative="--no-browser")] = True,
-    time_limit: Annotated[float, AS_TIME] = 10.0,
+    time_limit: Annotated[float, AS_TIME, Parameter(validator=validators.Number(gt=0))] = 10.0,
     memory_limit: Annotated[
         int, Parameter(metavar="MIB", validator=validators.Number(gte=MEMORY_MIN))
     ] = 1024,

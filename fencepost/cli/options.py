@@ -231,7 +231,9 @@ def settings_in(option: str, given: tuple[str, ...], *, example: str) -> dict[st
 def pair_in(option: str, text: str, *, example: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not (name and sign):
-        raise WrongUsage(f"{option} {text} is not name=value", then=f"for example {option} {example}")
+        raise WrongUsage(
+            f"{option} {text or repr(text)} is not name=value", then=f"for example {option} {example}"
+        )
     return name, value
 
 

@@ -72,7 +72,7 @@ def parse_position(option: str, text: str, *, then: str = START_ADVICE) -> Posit
     try:
         since = now_ms() - round(seconds_in(text[1:]) * 1_000) if text.startswith("-") else moment_in(text)
     except (ValueError, OverflowError):
-        raise WrongUsage(f"{option} {text} is not a position", then=then) from None
+        raise WrongUsage(f"{option} {text or repr(text)} is not a position", then=then) from None
     return Position(text, Kind.TIME, max(0, since))  # all records are later than 1970
 
 

@@ -37,7 +37,7 @@ NO_MEMBERS: Final = frozenset({GroupState.EMPTY, GroupState.DEAD})  # Dead: it d
 
 def _duration_ms(_: type, tokens: Sequence[Token]) -> int:
     text = tokens[0].value
-    if ISO_DURATION.fullmatch(text):  # Kafka's tool takes PT1H30M
+    if text != "P" and ISO_DURATION.fullmatch(text):  # Kafka's tool takes PT1H30M
         text = text[1:].replace("T", "").lower()
     return round(seconds_in(text) * 1_000)
 

@@ -219,9 +219,13 @@ def alter_topic(
 
 def _check_settings(admin: Admin, topic: str, given: tuple[str, ...]) -> None:
     """As in Kafka, the broker says nothing if a setting is removed that no topic has."""
-    if unknown := set(given) - {config.name for config in admin.describe_topic_configs(topic)}:
+    known = [config.name for config in admin.describe_topic_configs(topic)]
+    if unknown := set(given).difference(known):
+        from fencepost.faults.grammar import suggestion  # only this error needs it
+
+        name = min(unknown)
         raise CommandFailed(
-            f"--delete-config: a topic has no setting {min(unknown)}",
+            f"--delete-config: a topic has no setting {name or repr(name)}{suggestion(name, known)}",
             then=f"`fencepost topic describe {topic}` shows its settings",
         )
 
@@ -254,7 +258,7 @@ def delete_records(
     """
     if before != "end" and not is_offset(before):
         raise WrongUsage(
-            f"--before {before} is not an offset",
+            f"--before {before or repr(before)} is not an offset",
             then="give the first offset to keep, or `end` to delete all records",
         )
     offset = HIGH_WATERMARK if before == "end" else int(before)

@@ -43,6 +43,8 @@ def add_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
         check_name(name)
     except AccessFileError as problem:
         raise WrongUsage(str(problem)) from problem
+    with _locked(file):
+        _users_in(file)  # before a person types a password
     password, salt = _password(name), secrets.token_bytes(SALT_SIZE)
     with _locked(file):
         users = _users_in(file)

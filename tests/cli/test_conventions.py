@@ -209,6 +209,13 @@ def test_words_in_the_wrong_place_are_named(
             'Invalid value "1.5" for --partitions. Must be a whole number.\n',
         ),
         ("consume t --partition 0.5", 'Invalid value "0.5" for --partition. Must be a whole number.\n'),
+        ("run --text --width 80.5", 'Invalid value "80.5" for --width. Must be a whole number.\n'),
+        ("produce t -p 0.5", 'Invalid value "0.5" for -p. Must be a whole number.\n'),
+        ("lab --time-limit 0", 'Invalid value "0" for --time-limit. Must be > 0.\n'),
+        ("topic create t -c=", "--config '' is not name=value\n"),
+        ("topic delete-records t -p 0 --before=", "--before '' is not an offset\n"),
+        ("lab --broker=", "--broker '' is not host:port\n"),
+        ("group reset-offsets g -t t --by-duration P", "'P' is not a time such as 500ms"),
         ("fault remove 1..5", 'Invalid value "1..5" for FAULT_ID. Must be a whole number.\n'),
         ("fault remove 1.5", 'Invalid value "1.5" for FAULT_ID. Must be a whole number.\n'),
         ("fault remove all", 'Invalid value "all" for FAULT_ID. Must be a whole number.\n'),
@@ -537,6 +544,9 @@ def test_completion_is_installed(
         (["export", "data"], "TARGET"),
         (["produce", "t", "a.txt"], "FILES"),
         (["fuzz", "--output"], "--output"),
+        (["run", "zombie_fencing", "--svg"], "--svg"),
+        (["run", "zombie_fencing", "--html"], "--html"),
+        (["topic", "list", "--command-config"], "--command-config"),
     ],
 )
 def test_an_empty_path_is_not_the_current_directory(

@@ -101,6 +101,7 @@ def test_without_the_right_to_list_names_the_error_stays(
         ("serve new --users user.toml", "users.toml"),
         ("topic list --command-config user.toml", "users.toml"),
         ("run user.toml", "users.toml"),
+        ("audit data --acks user.toml", "users.toml"),
         ("run ./user.toml", "users.toml"),
     ],
 )
@@ -123,6 +124,17 @@ def test_equally_near_paths_are_all_named(
     capsys.readouterr()
     assert run(["check", "datq"]) == 2
     assert "\n  did you mean data or date?" in capsys.readouterr().err
+
+
+def test_a_file_of_records_that_does_not_exist(address: str, tmp_path: Path, capsys: Output) -> None:
+    (tmp_path / "lines.tsv").touch()
+    assert run(["produce", "orders", str(tmp_path / "line.tsv"), "-b", address]) == 2
+    assert capsys.readouterr().err.endswith(f"\n  did you mean {tmp_path / 'lines.tsv'}?\n")
+
+
+def test_a_setting_that_no_topic_has(address: str, capsys: Output) -> None:
+    assert run(["topic", "alter", "orders", "--delete-config", "retention.msec", "-b", address]) == 1
+    assert 'a topic has no setting retention.msec; did you mean "retention.ms"?' in capsys.readouterr().err
 
 
 def test_a_user_that_the_file_does_not_have(

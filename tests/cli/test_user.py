@@ -228,3 +228,11 @@ def test_a_file_of_authorities_that_is_missing_names_its_setting(
     with pytest.raises(CommandFailed, match=r"authorities in elsewhere\.pem: No such file") as in_variable:
         security_of(config)
     assert in_variable.value.then.startswith(f"correct {config} or FENCEPOST_SSL_CAFILE;")
+
+
+def test_the_file_is_looked_at_before_a_password_is_asked_for(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert run(["user", "add", str(tmp_path), "alice"]) == WRONG_USAGE
+    assert f"cannot read the user file {tmp_path}: Is a directory" in capsys.readouterr().err
