@@ -7,7 +7,7 @@ import os
 import resource
 import socket
 import struct
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -39,7 +39,7 @@ from tests.broker.requests import (
     produced,
     visible_values,
 )
-from tests.broker.wire import PATIENCE_S, Wire, Wires, serving
+from tests.broker.wire import PATIENCE_S, Wire, Wires, serving, until
 
 pytestmark = pytest.mark.trio
 
@@ -52,12 +52,6 @@ async def limited(**settings: int) -> AsyncGenerator[tuple[Server, Wires]]:
     """A server with these settings for its clients."""
     async with serving(BrokerSettings(connections=ConnectionSettings(**settings))) as found:
         yield found
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    with trio.fail_after(PATIENCE_S):
-        while not is_so():
-            await trio.lowlevel.checkpoint()
 
 
 def plain(size: int) -> m.Produce:

@@ -18,9 +18,9 @@ from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, Reques
 from fencepost.faults.phrases import Point, PointKind
 from fencepost.protocol.terms import TopicPartition
 from fencepost.testing.topic import create_topic
+from tests.broker.wire import PATIENCE_S
 from tests.reading import records
 
-PATIENCE_S = 60.0
 T0 = TopicPartition("t", 0)
 
 

@@ -17,10 +17,10 @@ from fencepost.journal.storage import ReplacedFile
 from fencepost.repair.perform import perform
 from fencepost.repair.planner import make_plan
 from tests.broker.requests import ORDERS
+from tests.broker.wire import PATIENCE_S
 from tests.reading import records
 from tests.topics import create_topic
 
-PATIENCE_S = 60.0
 DIRECTORY = str(ORDERS)
 SEGMENT_BYTES = 1 << 20
 

@@ -25,10 +25,9 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import APIS, Produce, ProducedPartition, ProduceReply
 from fencepost.protocol.terms import NO_OFFSET
 from tests.access.samples import SAMPLES
-from tests.broker.wire import opened_server, serving
+from tests.broker.wire import PATIENCE_S, opened_server, serving
 from tests.topics import create_topic
 
-PATIENCE_S = 60.0
 ORDERS = fencepost.TopicPartition("orders", 0)
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -14,8 +14,7 @@ from fencepost.broker.notices import NOTICE_INTERVAL_MS, Notices
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.troubles import Trouble, TroubleKind
 from fencepost.client.admin import AbortSpec
-
-PATIENCE_S = 60.0
+from tests.broker.wire import PATIENCE_S
 
 
 class Heard(logging.Handler):

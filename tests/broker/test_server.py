@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 
 import msgpack
 import pytest
@@ -34,7 +34,7 @@ from tests.broker.requests import (
     produced,
     visible_values,
 )
-from tests.broker.wire import PATIENCE_S, Wire, Wires, serving
+from tests.broker.wire import PATIENCE_S, Wire, Wires, serving, until
 
 pytestmark = pytest.mark.trio
 
@@ -245,12 +245,6 @@ class CountingStorage(MemoryStorage):
         return CountingFile(file, path, self)
 
 
-async def _until(is_so: Callable[[], bool]) -> None:
-    with trio.fail_after(PATIENCE_S):
-        while not is_so():
-            await trio.lowlevel.checkpoint()
-
-
 async def test_syncs_are_shared_by_all_who_wait() -> None:
     storage = CountingStorage()
     async with serving(BrokerSettings(sync=SyncPolicy.ALL), storage=storage) as (_, wires):
@@ -260,7 +254,7 @@ async def test_syncs_are_shared_by_all_who_wait() -> None:
         storage.held = "orders-0"
         leader = clients[0]
         (leading,) = await leader.send(plain("a"))
-        await _until(storage.is_held.is_set)
+        await until(storage.is_held.is_set)
         before = storage.syncs["orders-0"]
         asked = [(wire, (await wire.send(plain("b")))[0]) for wire in clients[1:]]
         await clients[1].ask(m.Metadata(topics=None))  # nobody is held up who does not wait for that log
@@ -279,9 +273,9 @@ async def test_a_late_sync_of_a_deleted_topic_says_nothing_of_the_next_one() -> 
         await one.ask(plain("old"))
         storage.held = "orders-0"
         await one.send(plain("last"))
-        await _until(storage.is_held.is_set)
+        await until(storage.is_held.is_set)
         await one.send(m.DeleteTopics(topics=("orders",)))
-        await _until(lambda: not server.host.directory.has(ORDERS))
+        await until(lambda: not server.host.directory.has(ORDERS))
         storage.go_on.set()
         await two.ask(m.CreateTopics(topics=(m.CreateTopic(topic="orders", partition_count=2),)))
         assert not server.host.directory.has(ORDERS)  # nothing was made anew for the sync

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 import attrs
@@ -170,3 +170,10 @@ async def serving(
             server.start(nursery)
             yield server, wires
             nursery.cancel_scope.cancel()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for a condition that the broker's tasks make true."""
+    with trio.fail_after(PATIENCE_S):
+        while not is_so():
+            await trio.lowlevel.checkpoint()

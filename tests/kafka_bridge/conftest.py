@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Final
 
 import pytest
@@ -12,6 +13,7 @@ from tests.kafka_bridge.aio import Aio, LoopThread
 from tests.kafka_bridge.confluent import Confluent
 from tests.kafka_bridge.java import NAMES, Java
 from tests.kafka_bridge.kafka_python import KafkaPython
+from tests.kafka_bridge.kafka_socket import KafkaSocket, connected
 from tests.kafka_bridge.libraries import Access, Library
 from tests.kafka_bridge.story import Story
 
@@ -38,6 +40,13 @@ def named() -> Iterator[Callable[[str], Library]]:
     for java in javas:
         java.close()
     loop.close()
+
+
+@pytest.fixture
+def wire(broker: fencepost.Broker) -> Iterator[KafkaSocket]:
+    """A connection to the broker of a test module."""
+    with closing(connected(broker.address)) as wire:
+        yield wire
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -10,7 +10,7 @@ from kio.schema.index import api_key_map
 
 import fencepost
 from fencepost.kafka_bridge.apis import LISTED_FROM, SERVED
-from tests.kafka_bridge.test_first_versions import connected
+from tests.kafka_bridge.kafka_socket import connected
 
 KAFKA = {
     0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9),

@@ -36,7 +36,7 @@ from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch, read_kafka_records
 from fencepost.protocol.records import Columns, build_data_batch, payload_of
 from fencepost.protocol.terms import NO_TOPIC_ID, IsolationLevel, TopicPartition
-from tests.broker.wire import PATIENCE_S
+from tests.broker.wire import until
 from tests.kafka_bridge.test_connection import KafkaWire, kafka_client
 from tests.protocol.batches_drawn import built, column_sets, stranger
 
@@ -169,12 +169,6 @@ async def test_a_batch_that_cannot_be_read_stops_only_its_partition() -> None:
 
 
 # --- and leave room and time for others ------------------------------------------------------------------
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    with trio.fail_after(PATIENCE_S):
-        while not is_so():
-            await trio.lowlevel.checkpoint()
 
 
 @pytest.mark.trio

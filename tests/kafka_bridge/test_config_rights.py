@@ -11,7 +11,7 @@ import pytest
 
 import fencepost
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
+from tests.kafka_bridge.kafka_socket import KafkaSocket, connected
 from tests.kafka_bridge.test_odd_requests import (
     ALTER_CONFIGS,
     DESCRIBE_CONFIGS,

@@ -22,8 +22,8 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.kafka_records import encode_record
 from fencepost.protocol.terms import NO_RETENTION, ConfigSource
 from tests.kafka_bridge.conftest import IMPATIENT
+from tests.kafka_bridge.kafka_socket import KafkaSocket, connected
 from tests.kafka_bridge.samples import bytes_of, filled
-from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
 from tests.kafka_bridge.test_topic_ids import ORDERS, in_context
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP = 0, 1, 2, 3, 8, 9, 11
@@ -42,12 +42,6 @@ def broker() -> Iterator[fencepost.Broker]:
             admin.create_topic(TOPIC, 2)
             admin.list_consumer_group_offsets(GROUP)  # the coordinator of groups is there
         yield broker
-
-
-@pytest.fixture
-def wire(broker: fencepost.Broker) -> Iterator[KafkaSocket]:
-    with closing(connected(broker.address)) as wire:
-        yield wire
 
 
 def ask(wire: KafkaSocket, api_key: int, version: int, **values: Any) -> Any:

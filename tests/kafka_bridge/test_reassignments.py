@@ -10,7 +10,7 @@ import pytest
 
 import fencepost
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
+from tests.kafka_bridge.kafka_socket import KafkaSocket, connected
 from tests.kafka_bridge.test_odd_requests import ALTER_CONFIGS, BROKERS, INCREMENTAL_ALTER_CONFIGS, ask
 
 ELECT_LEADERS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS = 43, 45, 46
@@ -25,12 +25,6 @@ def broker() -> Iterator[fencepost.Broker]:
     with fencepost.Broker() as broker, fencepost.Admin(broker.address) as admin:
         admin.create_topic("orders", 2)
         yield broker
-
-
-@pytest.fixture
-def wire(broker: fencepost.Broker) -> Iterator[KafkaSocket]:
-    with closing(connected(broker.address)) as wire:
-        yield wire
 
 
 def elected(wire: KafkaSocket, version: int, topics: Any, election_type: int = 0) -> tuple[Any, list[Any]]:

@@ -12,10 +12,10 @@ from kio.index import load_request_schema
 
 import fencepost
 from tests.kafka_bridge.confluent import ADMIN
+from tests.kafka_bridge.kafka_socket import connected
 from tests.kafka_bridge.libraries import PATIENCE_S
 from tests.kafka_bridge.samples import bytes_of
 from tests.kafka_bridge.test_acls import ACLS, DESCRIBE_ACLS, EVERYTHING, of_acl
-from tests.kafka_bridge.test_first_versions import connected
 from tests.kafka_clients import apache_kafka
 
 AUTHORIZER: Final = {

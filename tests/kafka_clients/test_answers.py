@@ -26,9 +26,9 @@ from fencepost.protocol.batches import build_batch
 from fencepost.protocol.errors import NO_ERROR
 from fencepost.protocol.kafka_records import encode_record
 from tests.kafka_bridge.confluent import ADMIN, KAFKA
+from tests.kafka_bridge.kafka_socket import KafkaSocket, connected
 from tests.kafka_bridge.libraries import PATIENCE_S
 from tests.kafka_bridge.samples import bytes_of
-from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
 from tests.kafka_bridge.test_odd_requests import ask, topic_id
 from tests.kafka_clients import apache_kafka
 from tests.kafka_clients.apache_kafka import SETTINGS

@@ -14,9 +14,9 @@ import fencepost
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.scram import plain_message
 from tests.kafka_bridge.confluent import ADMIN
+from tests.kafka_bridge.kafka_socket import KafkaSocket, connected
 from tests.kafka_bridge.libraries import PATIENCE_S, POLLS_MAX
 from tests.kafka_bridge.samples import bytes_of
-from tests.kafka_bridge.test_first_versions import KafkaSocket, connected
 from tests.kafka_clients import apache_kafka
 from tests.kafka_clients.apache_kafka import PASSWORD, SETTINGS, USER
 from tests.kafka_clients.test_acls import AUTHORIZER, OPERATION, PATTERN, PERMISSION, RESOURCE

@@ -21,7 +21,6 @@ from fencepost.broker.transactions.tables import (
     EndTable,
     MoveTable,
 )
-from fencepost.bundled import bundled_scenarios
 from fencepost.lab.document import RunDocument, StepEntry
 from fencepost.lab.recordings import record, record_result
 from fencepost.lab.rules import Why
@@ -30,6 +29,7 @@ from fencepost.protocol.terms import TransactionState
 from fencepost.simulation import read_scenario, simulate
 from fencepost.simulator.fuzz.plan import PLANNERS
 from fencepost.simulator.scenarios.model import Case, cases
+from tests.lab.test_details import every_case
 
 ROWS = {
     name: {row.name for row in getattr(checks, name)}
@@ -46,10 +46,6 @@ DECIDED = frozenset({"appended", "coordinated", "bounded", "truncated", "struck"
 FAILED = re.compile(r"^(init|commit|abort)_transactions?: (?!ok)")
 HANDLER = re.compile(r"KafkaApis\.handle\w+Request")
 WORDS_MIN = 5
-
-
-def every_case() -> list[Case]:
-    return [case for name in bundled_scenarios() for case in cases(read_scenario(name))]
 
 
 def decided(told: RunDocument) -> Iterator[tuple[StepEntry, Why | None]]:

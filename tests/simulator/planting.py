@@ -42,6 +42,11 @@ class Mutation:
     edits: tuple[Edit, ...] = attrs.field(kw_only=True)
 
 
+def one_edit(name: str, where: str, old: str, new: str, *, breaks: str) -> Mutation:
+    """A mistake of one edit in one function."""
+    return Mutation(name, breaks=breaks, edits=(Edit(where, {old: new}),))
+
+
 @contextmanager
 def planted(mutation: Mutation) -> Generator[None]:
     """The cores make this mistake inside the block. LookupError when it does not fit the code."""

@@ -24,6 +24,7 @@ from fencepost.simulator.scenarios.model import cases
 from fencepost.simulator.scenarios.runner import record_case
 from fencepost.simulator.world.history import Called, History, Sent
 from tests.simulator.histories import NODE, ORDERS, Chronicle, crash_between_prepare_and_markers, late_end_txn
+from tests.simulator.test_drawing import texts
 
 SVG = "{http://www.w3.org/2000/svg}"
 STORIES = sorted(bundled_scenarios())
@@ -34,10 +35,6 @@ def history_of(name: str) -> History:
     """The first run of a bundled scenario."""
     path: Path = bundled_scenarios()[name]
     return record_case(next(cases(scenario_of(path.read_text(), str(path))))).history
-
-
-def texts(picture: str) -> list[str]:
-    return [element.text or "" for element in fromstring(picture).iter(f"{SVG}text")]
 
 
 def extent(element: Element) -> tuple[float, float]:
