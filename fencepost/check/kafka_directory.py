@@ -74,16 +74,14 @@ def check_kafka_directory(directory: KafkaDirectory) -> Findings:
     findings.transactional_ids = len(internals.histories)
     if not was_closed:
         findings.note(Place(CLEAN_SHUTDOWN_FILE), "this file is missing", RUNNING)
-    elif _has_every_coordinator(directory, whole, internals):
+    elif _has_every_coordinator(whole, internals):
         check_histories(internals.histories, whole, findings)
         check_markers(internals.histories, whole, set(), internals.cluster, findings)
         check_open(internals.histories, whole, findings)
     return findings
 
 
-def _has_every_coordinator(
-    directory: KafkaDirectory, logs: Sequence[ScannedLog], internals: Internals
-) -> bool:
+def _has_every_coordinator(logs: Sequence[ScannedLog], internals: Internals) -> bool:
     """Whether every coordinator's log is here and whole: with several brokers, or several log directories,
     others have the rest of them.
     """

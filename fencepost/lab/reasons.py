@@ -56,7 +56,7 @@ def explain(name: str, node: Node, arrived: Input, outcome: Outcome, before: LOG
     if isinstance(arrived, Received):
         found.arrival = found.replies.get(arrived.to)
         if found.arrival is None and not outcome.appends:
-            found.arrival = _nothing_written(name, node, arrived, outcome, before)
+            found.arrival = _nothing_written(name, arrived, outcome, before)
     return found
 
 
@@ -148,9 +148,7 @@ def _header_in(arrived: Input, where: TopicPartition) -> BatchHeader | None:
 # --- requests that write nothing ----------------------------------------------------------------------------
 
 
-def _nothing_written(
-    name: str, node: Node, arrived: Received, outcome: Outcome, before: LOGS
-) -> Reason | None:
+def _nothing_written(name: str, arrived: Received, outcome: Outcome, before: LOGS) -> Reason | None:
     """Why a request changed nothing, and is not refused."""
     request = arrived.request
     record = _record_of(request, before)
