@@ -20,6 +20,6 @@ MOVED: Final = "a loss of power took the end of the deleted records; the next st
 DELETED: Final = "records that were deleted are readable again, or live ones are not"
 REREAD: Final = "the next start reads all of the log"
 TRUSTED: Final = "the next start does not scan the segment and trusts these wrong values"
-RENAMED: Final = "the broker refuses this log; `fencepost repair` mends it"
+RENAMED: Final = "the broker refuses this log; `fencepost repair` corrects it"
 REPLACED: Final = "the broker refuses this log; put the right file back, if there is a copy"
 REFUSED: Final = "the broker refuses this log; `fencepost repair` lists what can be saved"

@@ -211,7 +211,7 @@ class ClusterMetadata:
         return self.leader_epochs.get(partition, NO_LEADER_EPOCH)
 
     def learn_leader_epoch(self, partition: TopicPartition, leader_epoch: int) -> None:
-        """Somebody read under this leader epoch: a leader of an older one is no longer believed
+        """A reply was read under this leader epoch: a leader of an older one is no longer believed
         (Metadata.updateLastSeenEpochIfNewer).
         """
         if leader_epoch > self.leader_epoch(partition):

@@ -170,7 +170,7 @@ def _pieces(
     identity = (partition, header.base_offset, header.crc, header.size)
     known = _last_parts.get(identity)
     if known is None:
-        # Of a batch that nobody has read, the first record is that of the last part, too.
+        # Of a batch that was not read before, the first record is that of the last part, too.
         known = (_Start(0, tuple(column_places(payload, header.record_count))),) * 2
     begin, last = known
     first, near = _first_record(payload, begin, last, header, offset - header.base_offset)

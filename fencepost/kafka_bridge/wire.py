@@ -79,7 +79,7 @@ def decode_request(frame: memoryview, header: RequestHeader) -> Any:
     try:
         request, size = _read(schema, frame.toreadonly(), at)
     except Exception as problem:
-        # kio's readers raise whatever the bytes make them stumble over: it is no request.
+        # kio's readers raise errors of many types at such bytes: they are not a request.
         what = f"the bytes of {_named(header)} cannot be decoded: {problem}"
         raise ProtocolViolation(what) from problem
     # Kafka does not look at what follows a request. librdkafka sends a byte too many with some.

@@ -67,7 +67,7 @@ Entry = dict[str, Any]
 class Observed(NamedTuple):
     event: Event
     about: About = NOTHING
-    changes: Changes = {}  # noqa: RUF012 - nobody changes it
+    changes: Changes = {}  # noqa: RUF012 - it is never changed
 
 
 class Mark(NamedTuple):

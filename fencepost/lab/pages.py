@@ -109,7 +109,7 @@ def _page(
         "entry": _ENTRY,
     }
     page = (STATIC / "page.html").read_text(encoding="utf-8")
-    # In one pass: a title may hold the name of a place in braces, and that is no place.
+    # In one pass: a title may hold the name of a place in braces, and that is not a place.
     return re.sub(r"\{(\w+)\}", lambda place: filled[place[1]], page)
 
 

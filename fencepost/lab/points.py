@@ -100,7 +100,7 @@ class StepPoints(ProtocolEvents):
             return None
         shown = events[latest]
         if event.kind in _LEAVES:
-            # A reply that nobody waits for is lost at once, so its loss is the newest step.
+            # A reply to a caller that gave up is lost at once, so its loss is the newest step.
             latest -= event.kind is PointKind.ANSWERS and not isinstance(shown, Sent)
             left = events[latest]
             is_it = isinstance(left, Sent) and (left.source, left.target) == (event.who, event.whom)

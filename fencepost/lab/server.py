@@ -1,6 +1,6 @@
 """The lab's server: a page for one person on this machine, and the requests that it makes.
 
-Rule: it listens on loopback only, and answers nobody without the token. Scenarios are played in other
+Rule: it listens on loopback only, and answers no request without the token. Scenarios are played in other
 processes (workers.py), which are killed when they take too long or too much; here, a scenario is only text.
 """
 
@@ -310,7 +310,7 @@ async def _wrong(_: Request, problem: Exception) -> Response:
 
 
 async def _gone(_: Request, _problem: Exception) -> Response:
-    """A page that was closed before its request had arrived: nobody reads the response."""
+    """A page that was closed before its request had arrived: no one reads the response."""
     return Response()
 
 

@@ -1,11 +1,11 @@
 """What a forked process gives up: the sockets, locks and processes that it has inherited from its parent.
 
-Rule: whoever makes such a thing says here, at once, what a forked process does with its copy of it.
+Rule: the code that makes such a thing registers here, at once, what a forked process does with its copy.
 """
 
-# A fork copies descriptors, and no threads. While a child has a copy of a listening socket, nobody else can
-# listen on that port; while it has one of a locked file, nobody can lock the file; and while it has one of a
-# connection, the peer does not notice that the parent has closed it. And a copied object whose thread is
+# A fork copies descriptors, and no threads. While a child has a copy of a listening socket, no other process
+# can listen on that port; while it has one of a locked file, none can lock the file; and while it has one of
+# a connection, the peer does not notice that the parent has closed it. And a copied object whose thread is
 # missing would wait for that thread forever, or end what is its parent's.
 #
 # Only os.fork() calls these functions, and multiprocessing's "fork" through it. A program that is started

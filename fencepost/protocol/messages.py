@@ -875,7 +875,7 @@ class OffsetToCommit:
     topic: str
     partition: Int32
     offset: Int64
-    # Of the last record that was processed: whoever continues there notices if the log has lost it (KIP-320).
+    # Of the last record that was processed: a consumer that continues there notices if it is lost (KIP-320).
     leader_epoch: Int32
     metadata: str
 
@@ -1395,7 +1395,7 @@ class TopicStatus:
 
     `partitions`: how many it leads. `sizes`: of their logs. `open_transactions`: how many there are.
     `late`: the partitions whose oldest transaction outlived every timeout. `hanging`: the partitions with an
-    open transaction that no coordinator knows. `stable_lag`: how far the last stable offset is behind
+    open transaction that no coordinator knows. `stable_lag`: how far the last stable offset is below
     the high watermark, in `stable_lag_partition`, where it is furthest. `oldest_open_ms`: when the oldest
     open transaction last wrote; -1: none is open. `records_in`, `bytes_in`, `bytes_out`: what clients wrote
     and read.

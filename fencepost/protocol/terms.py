@@ -279,10 +279,10 @@ def spell_topic_id(topic_id: bytes) -> str:
 
 
 def parse_topic_id(text: str) -> bytes:
-    """The topic id that `spell_topic_id` wrote; ValueError if it is none."""
+    """The topic id that `spell_topic_id` wrote; ValueError for any other text."""
     topic_id = urlsafe_b64decode(f"{text}==")
     if spell_topic_id(topic_id) != text or len(topic_id) != len(NO_TOPIC_ID):
-        raise ValueError(f"{text!r} is no topic id")
+        raise ValueError(f"{text!r} is not a topic id")
     return topic_id
 
 

@@ -20,7 +20,7 @@ class Loss:
     partition: TopicPartition
     start: int
     end: int
-    """No record before `end` can be read; equal to `start` if nobody can say how many are lost."""
+    """No record before `end` can be read; equal to `start` if it is unknown how many are lost."""
     file: str
     """The file with the damage, or the directory of the partition."""
     position: int

@@ -46,7 +46,7 @@ class Swept:
 class TestBrokers:
     """What the fixtures of one test made."""
 
-    __test__ = False  # tells pytest that this is no test
+    __test__ = False  # tells pytest that this is not a test
 
     brokers: list[Broker | BrokerProcess] = attrs.Factory(list["Broker | BrokerProcess"])
     recording: Recording | None = None

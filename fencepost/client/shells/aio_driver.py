@@ -63,7 +63,7 @@ class AsyncDriver(NetworkDriver):
         self._scopes: set[anyio.CancelScope] = set()  # of the tasks
         self._ended = anyio.Event()  # the next of them
         self._is_stopped = False
-        self._has_failed = False  # a task ended with an error, so nobody wakes those who wait
+        self._has_failed = False  # a task ended with an error, so it wakes no caller that waits
 
     @property
     def cancelled(self) -> tuple[type[BaseException], ...]:
@@ -163,8 +163,8 @@ class AsyncDriver(NetworkDriver):
                 raise
 
     async def _run_callback(self, callback: Callback) -> None:
-        """Runs a callback of the program to its end, even if the task is cancelled meanwhile: nobody would
-        know what a half of it has done.
+        """Runs a callback of the program to its end, even if the task is cancelled meanwhile: the effect of
+        half a callback would be unknown.
         """
         result = callback.function(callback.partitions)
         if not isawaitable(result):

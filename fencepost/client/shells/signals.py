@@ -86,8 +86,8 @@ _here = _Here()
 
 
 def interruptions() -> list[BaseException]:
-    """What handlers have raised during the work of this thread, and nobody has taken yet. Whoever takes it
-    from the list raises it. A new list if the thread is not at work, nor in a block of
+    """What handlers have raised during the work of this thread and what still has to be raised: the code that
+    takes it from the list raises it. A new list if the thread is not at work, nor in a block of
     `noting_interruptions`.
     """
     found = _here.interruptions

@@ -23,7 +23,7 @@ COLUMNS: Final = {
     "topic": "string",
     "partition": "int",  # null, with the offsets, if the whole topic is gone
     "startOffset": "bigint",
-    "endOffset": "bigint",  # exclusive; equal to startOffset if nobody can say how many are lost
+    "endOffset": "bigint",  # exclusive; equal to startOffset if it is unknown how many are lost
     "file": "string",  # with the damage, or the directory
     "position": "bigint",  # the byte at which the damage begins; 0 if the file is gone
     "reason": "string",
