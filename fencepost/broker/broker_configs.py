@@ -126,8 +126,8 @@ def kafka_generation(
     transaction_version: int = NEWEST.number,
     partition_verification: bool = True,
     *,
-    without_fixes: Iterable[str] = (),
-    broken: Iterable[str] = (),
+    without_fixes: Iterable[str],
+    broken: Iterable[str],
 ) -> NodeSettings:
     """The generation of Kafka that a broker behaves like, and the protections that are turned off in it.
     TypeError or ValueError for a version or a name that does not exist.

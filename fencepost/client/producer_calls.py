@@ -94,7 +94,7 @@ class ProducerCalls:
         return self._until_ready(topic, lambda now: self._machine.route(topic, now), timeout_ms)
 
     def _until_ready(
-        self, topic: str, attempt: Callable[[int], ResultT | None], timeout_ms: float | None = None
+        self, topic: str, attempt: Callable[[int], ResultT | None], timeout_ms: float | None
     ) -> CallScript[ResultT]:
         """Repeats `attempt` until it succeeds. BufferFull or RequestTimeout at the deadline; UnknownTopic if
         the topic is still unknown after UNKNOWN_PATIENCE_MS.

@@ -83,9 +83,7 @@ class Reading:
         """Whether poll() would return or raise something."""
         return not self.is_paused and bool(self.fetched or self.problem)
 
-    def begin_at(
-        self, offset: int, leader_epoch: int = NO_LEADER_EPOCH, valid_in_epoch: int = NO_LEADER_EPOCH
-    ) -> None:
+    def begin_at(self, offset: int, leader_epoch: int, valid_in_epoch: int = NO_LEADER_EPOCH) -> None:
         """Continues at `offset`; drops fetched records and pending replies."""
         self.forget()
         self.position = self.fetch_offset = offset

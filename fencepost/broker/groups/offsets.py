@@ -96,7 +96,7 @@ def group_log(node: Node, group_id: str) -> GroupLog | Refused:
     return log or NOT_COORDINATOR
 
 
-def write_entries(node: Node, log: GroupLog, entries: GroupBatch, now: int, *, must: bool = False) -> bool:
+def write_entries(node: Node, log: GroupLog, entries: GroupBatch, now: int, *, must: bool) -> bool:
     """Append records as one batch. Returns False, and changes nothing, if it is too large, unless it `must`
     be written.
     """

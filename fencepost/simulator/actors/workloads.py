@@ -289,7 +289,7 @@ def epoch_bumper(runner: Runner, count: int) -> Script[None]:
 
 
 def idempotent_writer(
-    runner: Runner, partitions: tuple[TopicPartition, ...], count: int, *, pauses_ms: tuple[int, ...] = ()
+    runner: Runner, partitions: tuple[TopicPartition, ...], count: int, *, pauses_ms: tuple[int, ...]
 ) -> Script[None]:
     """Writes `count` records into each partition, idempotent and without transactions."""
     made = runner.sender()

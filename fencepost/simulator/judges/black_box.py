@@ -164,7 +164,7 @@ class _Count:
 
 
 def judge_missing(
-    seen: Observations, finally_read: Collection[TopicPartition], compacted: Collection[TopicPartition] = ()
+    seen: Observations, finally_read: Collection[TopicPartition], compacted: Collection[TopicPartition]
 ) -> Iterator[Anomaly]:
     """Lost writes, unseen writes and torn transactions of the whole history."""
     counts: dict[int, _Count] = {}
@@ -251,7 +251,7 @@ def _records(missed: list[Missed]) -> tuple[Record, ...]:
 _SKIPS: Final = (rules.POLL_SKIP, rules.INTERNAL_POLL_SKIP)
 
 
-def judge_polls(seen: Observations, log: ObservedLog, *, may_skip: bool = False) -> Iterator[Anomaly]:
+def judge_polls(seen: Observations, log: ObservedLog, *, may_skip: bool) -> Iterator[Anomaly]:
     """Skips and steps back, within an operation and from one to the next of its process."""
     last: dict[str, tuple[int, int]] = {}  # position in the history and offset, by process
     within = across = 0
