@@ -41,7 +41,7 @@ class WireDesk:
             except RequestFailed as problem:
                 if problem.error is not ErrorCode.INVALID_REQUEST:
                     raise
-                raise BadPhrase(_because(problem)) from problem
+                raise BadPhrase(_because(problem)) from None
 
     def describe(self) -> list[DescribedFault]:
         with self.admin() as admin:
@@ -177,7 +177,7 @@ def _known(do: Callable[[int], None], fault_id: int) -> None:
     except RequestFailed as problem:
         if problem.error is not ErrorCode.INVALID_REQUEST:
             raise
-        raise NoSuchFault(_because(problem)) from problem
+        raise NoSuchFault(_because(problem)) from None
 
 
 def _because(problem: RequestFailed) -> str:

@@ -139,6 +139,20 @@ def test_a_fault_that_never_struck_is_one_line(pytester: pytest.Pytester) -> Non
     assert "pytest_runs.py" not in result.stdout.str()
 
 
+def test_a_misspelt_fault_of_a_process_is_not_explained_twice(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_it(fencepost_broker_process):
+            fencepost_broker_process.faults.add("when shop sendz Produce do drop")
+        """
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([">*shop sendz Produce*", "E *BadPhrase: *"])
+    result.stdout.no_fnmatch_line("*direct cause*")
+    result.stdout.no_fnmatch_line("*fault_desk.py*")
+
+
 def test_a_bug_of_fencepost_shows_its_lines(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
