@@ -50,11 +50,13 @@ def _in_directory(directory: Path) -> list[Path]:
 
 def _files_of(word: str) -> list[Path]:
     path = Path(word)
-    return _in_directory(path) if path.is_dir() else [file_of(word)]
+    return _in_directory(path) if word and path.is_dir() else [file_of(word)]
 
 
 def file_of(word: str) -> Path:
     """The file of one scenario: the word is its path or its name. If there is none, reading it says so."""
+    if not word:  # Path("") is the current directory
+        raise WrongUsage("the name of a scenario is empty", then=LIST)
     path, bundled = Path(word), bundled_scenarios()
     name = path.name.removesuffix(".toml")
     return path if path.exists() or word != path.name else bundled.get(name, path)

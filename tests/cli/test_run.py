@@ -208,6 +208,12 @@ def test_a_bundled_scenario_goes_by_its_name(capsys: Output) -> None:
     assert "did you mean zombie_fencing? `fencepost run --list` shows the bundled scenarios" in told
 
 
+@pytest.mark.parametrize("command", ["run", "shrink"])
+def test_an_empty_name_is_not_the_current_directory(command: str, capsys: Output) -> None:
+    assert run([command, ""]) == 2
+    assert "the name of a scenario is empty\n" in capsys.readouterr().err
+
+
 def test_a_file_wins_over_a_name(capsys: Output, story: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(story.parent)
     story.rename("zombie_fencing")
