@@ -56,12 +56,12 @@ lint: env
 test: env
 	@$(MAKE) --no-print-directory --jobs 2 lint pytest
 
-# -n 4: tests of the lab and of Kafka's clients wait for processes and timers, for minutes a third of the time.
+# -n 3: three processes keep two cores busy while tests wait for processes and timers; a fourth gains nothing.
 # --dist loadfile: tests of one file share costly fixtures, so they stay in one process; those that share a Spark
 # session, too (tests/conftest.py).
 # --no-loadscope-reorder: files with few tests would come last, and among them are the longest (the demo).
 # Tests start hundreds of processes; each would compile the package where bytecode is not written.
-PYTEST := $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 10
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 10
 
 pytest thorough: export PYTHONDONTWRITEBYTECODE =
 pytest: env
