@@ -131,6 +131,6 @@ def test_a_broker_that_does_not_let_itself_be_followed_is_explained(page: Page) 
     with Broker() as broker, lab("--broker", broker.address) as server:
         page.goto(server.address)
         status = page.get_by_test_id("live-status")
-        expect(status).to_contain_text("start it with `fencepost serve DIRECTORY --follow`")
+        expect(status).to_contain_text("stop it and start it again with --follow")
         assert violations(page) == []
         page.goto("about:blank")  # before its server ends
