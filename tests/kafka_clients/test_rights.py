@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -15,7 +16,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.scram import plain_message
 from tests.kafka_bridge.confluent import ADMIN
 from tests.kafka_bridge.kafka_socket import KafkaSocket, connected
-from tests.kafka_bridge.libraries import PATIENCE_S, POLLS_MAX
+from tests.kafka_bridge.libraries import PATIENCE_S
 from tests.kafka_bridge.samples import bytes_of
 from tests.kafka_clients import apache_kafka
 from tests.kafka_clients.apache_kafka import PASSWORD, SETTINGS, USER
@@ -189,10 +190,9 @@ def grant(admin: Any, held: Sequence[Right]) -> None:
     bindings = [right.binding for right in held]
     for created in admin.create_acls(bindings).values() if bindings else ():
         created.result(PATIENCE_S)
-    for _ in range(POLLS_MAX):
-        if set(admin.describe_acls(all_of_them).result(PATIENCE_S)) == set(bindings):
-            return
-    raise AssertionError("Kafka's authorizer has not heard of the rights")
+    until = time.monotonic() + PATIENCE_S  # Kafka's brokers hear of changes later than it answers
+    while set(admin.describe_acls(all_of_them).result(PATIENCE_S)) != set(bindings):
+        assert time.monotonic() < until, "Kafka's authorizer has not heard of the rights"
 
 
 @pytest.mark.parametrize("held", HELD)
