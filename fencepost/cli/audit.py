@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from fencepost.check.findings import Findings
 from fencepost.cli.check import print_findings
 from fencepost.cli.errors import CHECK_THE_PATH, WrongUsage
-from fencepost.cli.likely_paths import near_names, question
+from fencepost.cli.likely_paths import did_you_mean_beside
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_progress
 from fencepost.cli.spark_calls import start_spark, with_spark
@@ -63,7 +63,7 @@ def audit(
     """
     comparison = _comparison(source, target, by)
     if acks is not None and not acks.is_file():
-        raise WrongUsage(f"--acks {acks} is not a file", then=question(near_names(acks)) or CHECK_THE_PATH)
+        raise WrongUsage(f"--acks {acks} is not a file", then=did_you_mean_beside(acks) or CHECK_THE_PATH)
     require_spark()
     storages = [open_storage(path) for path in (directory, *more)]
     layout = open_layout(storages)  # before Spark, which takes seconds to start

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from fencepost.cli.interruptions import Stopped
-from fencepost.cli.likely_paths import did_you_mean, near_names, question
+from fencepost.cli.likely_paths import did_you_mean, did_you_mean_beside
 from fencepost.client.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
@@ -173,7 +173,7 @@ def report(problem: Exception) -> int:
 
 def _advice_on_file(problem: OSError) -> tuple[str, int]:
     """What to do about an error of a file, and the exit code."""
-    if isinstance(problem, FileNotFoundError) and (meant := question(near_names(Path(problem.filename)))):
+    if isinstance(problem, FileNotFoundError) and (meant := did_you_mean_beside(Path(problem.filename))):
         return meant, WRONG_USAGE
     if isinstance(problem, BAD_PATH):
         rights = AND_THE_RIGHTS if isinstance(problem, PermissionError) else ""

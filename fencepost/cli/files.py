@@ -22,7 +22,7 @@ from fencepost.cli.errors import (
     CommandFailed,
     WrongUsage,
 )
-from fencepost.cli.likely_paths import near_names, question
+from fencepost.cli.likely_paths import did_you_mean_beside
 
 
 def refuse_uri(path: Path, what: str, *, then: str) -> None:
@@ -44,7 +44,7 @@ def read_text(name: str, file: Path, *, then: str) -> str:
         if isinstance(problem, PermissionError):
             then = f"{CHECK_THE_PATH}{AND_THE_RIGHTS}"
         if isinstance(problem, FileNotFoundError):
-            then = question(near_names(file)) or then
+            then = did_you_mean_beside(file) or then
         raise WrongUsage(f"cannot read {name} {file}: {problem.strerror}", then=then) from problem
     except UnicodeDecodeError as problem:
         raise WrongUsage(f"{name} {file} is not a text file: {problem.reason}", then=then) from problem

@@ -28,6 +28,11 @@ def did_you_mean(path: Path) -> str:
     return question(likely_directories(path))
 
 
+def did_you_mean_beside(path: Path) -> str:
+    """The question that names what lies beside a path that does not exist, under nearly its name."""
+    return question(near_names(path))
+
+
 def question(found: Sequence[Path]) -> str:
     """The question that names these paths; empty if there is none."""
     return f"did you mean {' or '.join(map(str, found[:NAMED_MAX]))}?" if found else ""

@@ -112,7 +112,8 @@ def _instead_of(path: Path) -> str:
     partitions = partition_directories(parent) if parent.is_dir() else []
     if any(partition.topic == path.name for partition, _ in partitions):
         return f"did you mean {parent} --topic {path.name}?"
-    if near := [each for _, each in partitions if each in near_names(path)]:
+    beside = near_names(path)
+    if near := [each for _, each in partitions if each in beside]:
         return question(near)
     return f"did you mean {parent}?" if partition_of(parent) and parent.is_dir() else did_you_mean(path)
 

@@ -15,7 +15,7 @@ import attrs
 
 from fencepost.bundled import bundled_scenarios
 from fencepost.cli.errors import CommandFailed, WrongUsage
-from fencepost.cli.likely_paths import near_names, question
+from fencepost.cli.likely_paths import did_you_mean_beside, near_names, question
 
 if TYPE_CHECKING:
     from fencepost.simulator.scenarios.model import Case, Scenario
@@ -70,10 +70,7 @@ def read(path: Path, *, advice: str | None = None) -> Scenario:
     try:
         return scenario_of(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
-        problem, then = f"no such file: {path}", question(near_names(path)) or advice or LIST
-        if path.name == str(path):
-            problem = f"there is no scenario {path}, bundled or in a file"
-            then = f"{_did_you_mean(path.name)}{then}"
+        problem, then = _missing(path, advice or LIST)
     except IsADirectoryError:
         problem, then = f"{path} is a directory", advice or "give a scenario file in it"
     except UnicodeDecodeError as undecodable:
@@ -84,10 +81,13 @@ def read(path: Path, *, advice: str | None = None) -> Scenario:
     raise WrongUsage(problem, then=then)
 
 
-def _did_you_mean(word: str) -> str:
-    close = get_close_matches(word.removesuffix(".toml"), bundled_scenarios(), n=2)
-    meant = question(list(map(Path, close)) or near_names(Path(word)))
-    return f"{meant} " if meant else ""
+def _missing(path: Path, advice: str) -> tuple[str, str]:
+    """The error for a scenario that does not exist, and the next step."""
+    if path.name != str(path):
+        return f"no such file: {path}", did_you_mean_beside(path) or advice
+    close = get_close_matches(path.name.removesuffix(".toml"), bundled_scenarios(), n=2)
+    meant = question(list(map(Path, close)) or near_names(path))
+    return f"there is no scenario {path}, bundled or in a file", f"{meant} {advice}".lstrip()
 
 
 @attrs.frozen(kw_only=True)

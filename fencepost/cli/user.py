@@ -21,7 +21,7 @@ import attrs
 from fencepost.broker.access.files import AccessFileError, check_name, format_users, parse_users
 from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.cli.files import read_text
-from fencepost.cli.likely_paths import near_names, question
+from fencepost.cli.likely_paths import did_you_mean_beside
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_done
 from fencepost.faults.grammar import suggestion
@@ -67,7 +67,7 @@ def remove_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:
         The name of the user.
     """
     if not file.exists():
-        then = question(near_names(file)) or "`fencepost user add FILE NAME` writes a user file"
+        then = did_you_mean_beside(file) or "`fencepost user add FILE NAME` writes a user file"
         raise WrongUsage(f"no such file: {file}", then=then)
     with _locked(file):
         users = _users_in(file)

@@ -126,6 +126,15 @@ def test_equally_near_paths_are_all_named(
     assert "\n  did you mean data or date?" in capsys.readouterr().err
 
 
+def test_a_file_of_a_scenario_that_is_misspelt_is_named_once(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("payments.toml").touch()
+    assert run(["run", "paymets.toml"]) == 2
+    assert "\n  did you mean payments.toml? `fencepost run --list` shows" in capsys.readouterr().err
+
+
 def test_a_file_of_records_that_does_not_exist(address: str, tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "lines.tsv").touch()
     assert run(["produce", "orders", str(tmp_path / "line.tsv"), "-b", address]) == 2
