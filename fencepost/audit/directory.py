@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fencepost.check.findings import Findings, Place
 from fencepost.check.records import Internals
 from fencepost.check.scan import scan_log
-from fencepost.check.sealed_files import lost_power, promised_end
+from fencepost.check.sealed_files import promised_end
 from fencepost.journal.layouts import KafkaLayout, LogLayout
 from fencepost.protocol.kraft_log import KraftCluster
 from fencepost.protocol.terms import (
@@ -83,6 +83,7 @@ def known_cluster(layout: LogLayout) -> KraftCluster:
     internals = Internals(findings, is_kafka=isinstance(layout, KafkaLayout))
     if METADATA_PARTITION in layout.partitions():
         storage = layout.storages[layout.home(METADATA_PARTITION)]
+        end = promised_end(storage, str(METADATA_PARTITION), None)
         log = scan_log(
             storage,
             METADATA_PARTITION,
@@ -90,8 +91,8 @@ def known_cluster(layout: LogLayout) -> KraftCluster:
             contents=internals.contents(METADATA_PARTITION),
             findings=findings,
             is_sparse=layout.is_sparse,
-            promised=promised_end(storage, str(METADATA_PARTITION), None),
-            lost_power=not layout.is_sparse and lost_power(storage, str(METADATA_PARTITION), None),
+            promised=end.offset,
+            lost_power=not layout.is_sparse and end.lost_power,
         )
         if not log.is_whole:
             return KraftCluster()

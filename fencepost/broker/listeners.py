@@ -20,8 +20,8 @@ EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # the hosts that stand for all int
 
 
 class CannotListen(FencepostError):
-    """The broker cannot listen on this address; the message says what to do. `because` is the first part of
-    it, `advice` the second, and `option` what `fencepost serve` calls that which can be chosen.
+    """The broker cannot listen on this address. The message is the cause (`because`) and the next step
+    (`advice`); `option` is the option of `fencepost serve` for that step.
     """
 
     def __init__(self, because: str, *, advice: str, option: str) -> None:

@@ -23,7 +23,7 @@ from fencepost.check.findings import Findings, Place
 from fencepost.check.kafka_directory import check_kafka_directory
 from fencepost.check.records import Internals, reading_order
 from fencepost.check.scan import ScannedLog, scan_log, sizes_of
-from fencepost.check.sealed_files import CLEAN_FILE, Object, lost_power, promised_end, sealed_object
+from fencepost.check.sealed_files import CLEAN_FILE, Object, promised_end, sealed_object
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.data_directory import partitions_in
 from fencepost.journal.layouts import KafkaLayout, open_layout
@@ -73,11 +73,12 @@ def check_logs(storage: StorageReader) -> Findings:
                 continue  # its batches say nothing about this partition
             is_metadata = partition.topic == CLUSTER_METADATA_TOPIC
             is_known = known is None or partition in known
-            name, mark = str(partition), closed.get(str(partition))
+            mark = closed.get(str(partition))
+            end = promised_end(storage, str(partition), mark)
             log = scan_log(
                 storage, partition, was_closed=mark is not None, findings=findings,
                 contents=(internals if is_known else Internals(findings)).contents(partition),
-                promised=promised_end(storage, name, mark), lost_power=lost_power(storage, name, mark),
+                promised=end.offset, lost_power=end.lost_power,
             )  # fmt: skip
             if is_metadata and log.is_whole and cluster.is_known:
                 topic_ids, known = cluster.topic_ids(), cluster.partitions()

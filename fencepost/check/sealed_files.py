@@ -6,7 +6,7 @@ The format is read here from scratch, not through the journal's functions, which
 from __future__ import annotations
 
 import json
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from fencepost.journal.storage import StorageReader
 from fencepost.protocol.checksum import crc32c
@@ -70,24 +70,29 @@ def is_list_of(value: Any, fields: tuple[str, ...]) -> bool:
     )
 
 
-def promised_end(storage: StorageReader, directory: str, closed: Object | None) -> int:
-    """The offset below which a start of the broker demands every byte of a log, by its manifest, its
-    checkpoint and its entry in the mark of a clean stop. A damaged file promises nothing.
-    """
-    manifest = object_or_empty(storage, f"{directory}/{MANIFEST}")
-    promised = manifest.get("high_watermark" if is_of_this_boot(storage, manifest) else "durable_end")
-    listed = object_or_empty(storage, f"{directory}/{CHECKPOINT}").get("segments")
-    entries = cast("list[Object]", listed) if is_list_of(listed, ("end_offset",)) else []
-    ends = [promised, (closed or {}).get("end_offset"), *[entry["end_offset"] for entry in entries]]
-    return max([0, *[end for end in ends if isinstance(end, int)]])
+class PromisedEnd(NamedTuple):
+    """What a start of the broker demands of the end of a log."""
 
-
-def lost_power(storage: StorageReader, directory: str, closed: Object | None) -> bool:
+    offset: int
+    """Every byte below this offset."""
+    lost_power: bool
     """Whether a loss of power may have taken what was not synced: nothing says that the log was closed, or
     that the machine has kept its power.
     """
+
+
+def promised_end(storage: StorageReader, directory: str, closed: Object | None) -> PromisedEnd:
+    """What the manifest, the checkpoint and the mark of a clean stop (`closed` is the log's entry in it)
+    promise about the end of a log. A damaged file promises nothing.
+    """
     manifest = object_or_empty(storage, f"{directory}/{MANIFEST}")
-    return closed is None and not is_of_this_boot(storage, manifest)
+    kept_power = is_of_this_boot(storage, manifest)
+    promised = manifest.get("high_watermark" if kept_power else "durable_end")
+    listed = object_or_empty(storage, f"{directory}/{CHECKPOINT}").get("segments")
+    entries = cast("list[Object]", listed) if is_list_of(listed, ("end_offset",)) else []
+    ends = [promised, (closed or {}).get("end_offset"), *[entry["end_offset"] for entry in entries]]
+    offset = max([0, *[end for end in ends if isinstance(end, int)]])
+    return PromisedEnd(offset, lost_power=closed is None and not kept_power)
 
 
 def is_of_this_boot(storage: StorageReader, manifest: Object) -> bool:

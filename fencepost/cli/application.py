@@ -218,11 +218,8 @@ def _usage_error(problem: CycloptsError, app: App, arguments: Sequence[str]) -> 
             for token in argument.tokens:
                 if not _is_utf_8(token.value):
                     return _invalid(token, argument, MUST_BE_UTF_8)
-        match problem.argument.tokens:
-            case [token]:  # as it was typed
-                return _invalid(token, problem.argument, problem.exception_message)
-            case _:
-                pass
+        if len(problem.argument.tokens) == 1:  # as it was typed
+            return _invalid(problem.argument.tokens[0], problem.argument, problem.exception_message)
     return _unknown_option(problem, chain) if isinstance(problem, UnknownOptionError) else str(problem)
 
 

@@ -98,7 +98,7 @@ def _allocate(descriptor: int, size: int) -> None:
 
 
 def _holders(path: str) -> Iterator[str]:
-    """The directories that hold a name in an absolute path, also in the paths that its links stand for."""
+    """Every directory above an absolute path, and above the targets of the links in it."""
     waiting, seen = [path], set[str]()
     while waiting:
         path = waiting.pop()

@@ -430,7 +430,7 @@ class Recovery:
             self._cut.file.sync()
             self._cut.release()
         for segment in self._segments[synced_count:]:
-            self._were_false = segment.write_indexes(self._files) or self._were_false
+            self._were_false |= segment.write_indexes(self._files)
 
     def _open_transactions_at(self, offset: int) -> OpenTransactions:
         """The open transactions at `offset`: from the newest valid snapshot at or before it and the batches

@@ -362,7 +362,7 @@ class Segment:
             # A recovery that changes nothing writes nothing, so it works on a full disk, too.
             found = self._storage.read_file(self.path(kind))
             if found != data:
-                were_false = were_false or not data.startswith(found or b"")
+                were_false |= not data.startswith(found or b"")
                 self._storage.replace(self.path(kind), data, durable=False)
         self.offset_index.saved, self.time_index.saved = len(self.offset_index), len(self.time_index)
         return were_false

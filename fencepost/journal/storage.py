@@ -196,9 +196,7 @@ class Storage(StorageReader, Protocol):
         ...
 
     def parents(self) -> Iterable[StorageReader]:
-        """The directories that the data directory lies in, and those with a link through which its path
-        leads.
-        """
+        """Every directory above the data directory, also by the way of each link in its path."""
         ...
 
     def claim(self) -> None:

@@ -65,13 +65,13 @@ def require_all_struck(item: pytest.Item) -> None:
     used = item.stash.get(USED, None)
     if used is None or used.is_over:
         return
+    missing = None
     try:
         used.require_all_struck()
     except FaultNeverStruck as problem:
-        missing = str(problem)
-    else:
-        return
-    pytest.fail(f"{FaultNeverStruck.__name__}: {missing}", pytrace=False)
+        missing = f"{FaultNeverStruck.__name__}: {problem}"
+    if missing is not None:  # outside of `except`: pytest would show the first error, too
+        pytest.fail(missing, pytrace=False)
 
 
 def _give_up(item: pytest.Item, fault: str) -> None:

@@ -86,9 +86,8 @@ _here = _Here()
 
 
 def interruptions() -> list[BaseException]:
-    """What handlers have raised during the work of this thread and what still has to be raised: the code that
-    takes it from the list raises it. A new list if the thread is not at work, nor in a block of
-    `noting_interruptions`.
+    """The exceptions of signal handlers that ran while this thread was at work: the code that takes one from
+    the list raises it. A new list if the thread is neither at work nor in a block of `noting_interruptions`.
     """
     found = _here.interruptions
     return [] if found is None else found
