@@ -322,7 +322,7 @@ class Connection:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether a request that no node sees is carried out: with ACLs, the rights to it have been checked;
+        """Whether requests that need trust are carried out: with ACLs, the rights to them have been checked;
         without, the client must be on this machine.
         """
         if self.session is not None and self.session.acls is not None:

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 import trio
 
 from fencepost.broker.clocks import monotonic_ms, now_ms
-from fencepost.broker.connections import Connection
 from fencepost.broker.contract import Append, Reply, ReplyTo
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_requests import FAULT_REQUESTS
 from fencepost.broker.faults import Abilities
 from fencepost.broker.notices import BROKER
 from fencepost.broker.sync_policy import SyncPolicy
-from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Request
 
 if TYPE_CHECKING:
@@ -66,12 +64,9 @@ class FaultSite:
                 injector.written(ahead)
         self.send_answers()
 
-    def control(self, connection: Connection, request: Request, to: ReplyTo) -> None:
+    def control(self, request: Request, to: ReplyTo) -> None:
         """Answer a request about faults: past the node, which may be paused."""
-        if connection.is_trusted:
-            self.injector.send(Reply(to, body=FAULT_REQUESTS[type(request)](self.injector, request)))
-        else:
-            self.injector.send(Reply(to, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        self.injector.send(Reply(to, body=FAULT_REQUESTS[type(request)](self.injector, request)))
 
     def struck(self, label: str, to: ReplyTo | None = None) -> None:
         """A fault struck, or ended."""

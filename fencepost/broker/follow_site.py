@@ -33,7 +33,6 @@ from fencepost.protocol.messages import Follow
 
 if TYPE_CHECKING:
     from fencepost.broker.broker_settings import BrokerSettings
-    from fencepost.broker.connections import Connection
     from fencepost.broker.server import Server
 
 PACE_MS: Final = 20
@@ -56,11 +55,9 @@ class FollowSite:
         self._waiting: dict[int, _Waiting] = {}  # by connection
         self._arrival = trio.lowlevel.ParkingLot()
 
-    def control(self, connection: Connection, asked: Follow, to: ReplyTo) -> None:
-        """Take up the request of a follower."""
-        if not connection.is_trusted:
-            self._send(Reply(to, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-        elif self._buffer is None:
+    def take_up(self, asked: Follow, to: ReplyTo) -> None:
+        """Answer a follower, now or when there is more to see."""
+        if self._buffer is None:
             self._send(Reply(to, body=OFF))
         elif to.connection in self._waiting:
             self._send(Reply(to, error=ErrorCode.INVALID_REQUEST))

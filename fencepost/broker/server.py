@@ -48,6 +48,7 @@ import attrs
 import trio
 
 from fencepost.broker.access.session import NotAdmitted, Session
+from fencepost.broker.access.table import commits
 from fencepost.broker.admission import Admission
 from fencepost.broker.broker_settings import BrokerSettings
 from fencepost.broker.clocks import monotonic_ms
@@ -73,7 +74,14 @@ from fencepost.broker.observer import UNAWAITED
 from fencepost.broker.wire_protocols import ProtocolSwitchedOff
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import FrameTooLarge, PeerSpeaksTls, ReplyFrame, RequestFrame, encode_reply
-from fencepost.protocol.messages import BrokerStatusReply, Follow, ProduceReply, Request, is_answered
+from fencepost.protocol.messages import (
+    BrokerStatusReply,
+    Follow,
+    ProduceReply,
+    Request,
+    WriteTxnMarkers,
+    is_answered,
+)
 from fencepost.protocol.secure import TlsFailed
 from fencepost.protocol.wire_protocol import Asked
 
@@ -86,7 +94,8 @@ OUT_OF_RESOURCES_S: Final = 0.1
 IDLE_WAKE_MS: Final = 3_600_000
 FIRST_UNACKNOWLEDGED: Final = 1 << 31
 """Requests with acks 0, whose replies are not sent, get correlation ids from here on: no client has them."""
-PAST_NODE: Final = frozenset({*FAULT_REQUESTS, Follow})
+ON_TRUST: Final = frozenset({*FAULT_REQUESTS, Follow, WriteTxnMarkers})
+"""Without ACLs, a client of another machine may not send these, except for ABORT markers."""
 
 
 @attrs.frozen(kw_only=True)
@@ -458,8 +467,7 @@ class Server:
             if allowed is None:
                 return
             request = allowed
-        if type(request) in PAST_NODE:
-            self._control(connection, request, to)
+        if type(request) in ON_TRUST and self._ends_here(connection, request, to):
             return
         received = Received(
             request,
@@ -471,12 +479,19 @@ class Server:
         if not (self.faults.is_active and self.faults.keeps_request(connection, received)):
             self.host.offer(received)
 
-    def _control(self, connection: Connection, request: Request, to: ReplyTo) -> None:
-        """Answer a request that no node sees."""
-        if type(request) is Follow:
-            self.follow_site.control(connection, request, to)
-        else:
-            self.fault_site.control(connection, request, to)
+    def _ends_here(self, connection: Connection, request: Request, to: ReplyTo) -> bool:
+        """Whether the node is spared this request: it needs trust that the client has not, or is about faults
+        or for followers.
+        """
+        markers = request if isinstance(request, WriteTxnMarkers) else None
+        if not connection.is_trusted and (markers is None or commits(markers)):
+            self.reply_past_node(Reply(to, error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+            return True
+        if isinstance(request, Follow):
+            self.follow_site.take_up(request, to)
+        elif markers is None:
+            self.fault_site.control(request, to)
+        return markers is None
 
     def _authorized(
         self, connection: Connection, session: Session, arrived: RequestFrame, to: ReplyTo

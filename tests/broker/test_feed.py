@@ -172,15 +172,6 @@ async def test_nobody_waits_for_ever() -> None:
 
 
 @pytest.mark.trio
-async def test_without_acls_only_this_machine_may_follow() -> None:
-    async with serving(BrokerSettings(feed=Appends())) as (server, wires):
-        far = await wires.open()
-        await far.ask(m.Metadata(topics=()))
-        server.connections.opened[1].client_host = "/192.168.7.7"
-        assert (await far.ask(FIRST)).error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-
-
-@pytest.mark.trio
 async def test_one_request_waits_for_each_connection_and_few_connections_wait() -> None:
     feed = Appends()
     waits = m.Follow(run=feed.buffer.run, after=0, bytes_max=1, wait_ms=60_000)

@@ -244,7 +244,8 @@ DIFFERENCES: Final = (
         what="ClusterAction",
         kafka="The operation All includes it, super users have it, and Alter on the cluster is enough for "
         "any WriteTxnMarkers.",
-        here="An ACL must name it, and a COMMIT marker is accepted only from a client that has it.",
+        here="An ACL must name it, and a COMMIT marker is accepted only from a client that has it; without "
+        "ACLs, only from a client on the same machine.",
         because="An administrator ends a hanging transaction by aborting it; a COMMIT that no coordinator "
         "decided makes records visible that their producer may still abort.",
         noticed="With ACLs, a super user's COMMIT marker or AllocateProducerIds gets "

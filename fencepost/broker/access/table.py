@@ -107,11 +107,12 @@ _IS_OF_CLIENT: Final = Condition("up to version 3", lambda _, version: version <
 _IS_OF_NODE: Final = Condition(
     "from version 4, which brokers send", lambda _, version: version >= ADD_PARTITIONS_OF_NODES
 )
-_ONLY_ABORTS: Final = Condition("ABORT markers", lambda r, _: not _commits(r))
-_COMMITS: Final = Condition("COMMIT markers", lambda r, _: _commits(r))
+_ONLY_ABORTS: Final = Condition("ABORT markers", lambda r, _: not commits(r))
+_COMMITS: Final = Condition("COMMIT markers", lambda r, _: commits(r))
 
 
-def _commits(request: m.WriteTxnMarkers) -> bool:
+def commits(request: m.WriteTxnMarkers) -> bool:
+    """Whether a request of markers has one that makes records visible."""
     return any(marker.result is TransactionResult.COMMIT for marker in request.markers)
 
 
