@@ -39,7 +39,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.journal import Journal
-from fencepost.journal.storage import DamagedLog, StorageError
+from fencepost.journal.storage import StorageError
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, FetchReply, ListOffsetsReply
 from fencepost.protocol.terms import TopicPartition
@@ -403,5 +403,5 @@ def led_by(host: Host) -> list[TopicPartition]:
 def _is_newest(host: Host, key: TopicPartition, leader_epoch: int) -> bool:
     try:
         return host.directory.journal(key).leader_epoch <= leader_epoch
-    except DamagedLog:  # another node gave it up, and no node can open it again
+    except StorageError:  # another node gave it up, and it is damaged, or its disk refuses to recover it
         return False
