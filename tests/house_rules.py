@@ -170,6 +170,16 @@ def outside_world_in_cores(root: Path, cores: frozenset[str], shells: frozenset[
     return complaints
 
 
+def not_by_the_owner(root: Path, owners: Mapping[str, str]) -> list[str]:
+    """Imports of functions that only one module may use, so that there is one way to do a thing."""
+    return [
+        f"{module.place}:{line} imports {dotted}: use {owners[dotted]}"
+        for module in package_modules(root)
+        for line, dotted in imports(module)
+        if module.place != owners.get(dotted, module.place)
+    ]
+
+
 def too_long(root: Path) -> list[str]:
     """Functions over the limit; docstrings do not count. A file is as long as its idea."""
     complaints: list[str] = []

@@ -14,8 +14,8 @@ from fencepost.broker.limits import REQUEST_PARTITIONS
 from fencepost.broker.log_config import TOPIC_CONFIGS
 from fencepost.broker.settings import QUEUED_BYTES_MIN, NodeSettings
 from fencepost.broker.transactions.tables import NEWEST, TRANSACTION_VERSIONS
-from fencepost.faults.grammar import suggestion
 from fencepost.journal.journal import SEGMENT_BYTES_MAX
+from fencepost.protocol.suggestions import suggestion
 from fencepost.protocol.terms import ConfigType
 
 INTERNAL_SEGMENT_BYTES_MIN: Final = 1 << 14

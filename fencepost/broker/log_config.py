@@ -6,7 +6,6 @@ Rule: a topic's own setting counts, else the broker's. Internal topics have sett
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 
 import attrs
@@ -14,6 +13,7 @@ import attrs
 from fencepost.broker.config_def import COMPACT, DELETE, ConfigDef
 from fencepost.broker.fixed_configs import FIXED_CONFIGS, FixedSetting
 from fencepost.journal.journal import SEGMENT_BYTES_MAX, JournalSettings
+from fencepost.protocol.suggestions import question
 from fencepost.protocol.terms import INT64_MIN, ConfigType
 
 UNLIMITED: Final = -1  # of retention.ms and retention.bytes
@@ -93,15 +93,12 @@ the same values. fixed_configs.py has the settings of Kafka that have one value 
 SETTABLE: Final[Mapping[str, ConfigDef | FixedSetting]] = {**TOPIC_CONFIGS, **FIXED_CONFIGS}
 """Both."""
 
-NAME_MAX: Final = 100  # only the start of an unknown name is compared with the known ones
-
 
 def parse_config(name: str, value: str) -> Any:
     """The value of a topic's setting; ValueError if there is no such setting, or the value is not valid."""
     setting = SETTABLE.get(name)
     if setting is None:
-        close = get_close_matches(name[:NAME_MAX], SETTABLE, 1)
-        what = f"did you mean {close[0]}?" if close else f"it has {', '.join(SETTABLE)}"
+        what = question(name, SETTABLE) or f"it has {', '.join(SETTABLE)}"
         raise ValueError(f"a topic has no such setting; {what}")
     return setting.parse(value)
 

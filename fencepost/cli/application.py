@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from io import BufferedWriter, FileIO, RawIOBase, TextIOWrapper
 from pathlib import Path
 from types import FrameType
@@ -130,7 +129,7 @@ def application(profile: str | None = None) -> App:
 
 def _unknown_option(problem: UnknownOptionError, chain: Sequence[str]) -> str:
     """The error for an option that a command does not have, and what to use instead."""
-    from fencepost.faults.grammar import either, likely  # only this error needs it
+    from fencepost.protocol.suggestions import either, likely  # only this error needs it
 
     option = (problem.token.keyword or problem.token.value).partition("=")[0]
     word = option.lstrip("-")
@@ -179,10 +178,12 @@ def _missing(problem: MissingArgumentError, app: App, arguments: Sequence[str]) 
 
 def _before_command(option: str, chain: Sequence[str]) -> str:
     """The error for an option where a command belongs."""
+    from fencepost.protocol.suggestions import question  # only this error needs it
+
     if option in WITHOUT_COMMAND:
         return f"{option} is given before a word that is not a command"
-    if meant := get_close_matches(option, WITHOUT_COMMAND, 1, 0.75):
-        return f"{option} is not an option of fencepost; did you mean {meant[0]}?"
+    if meant := question(option, WITHOUT_COMMAND):
+        return f"{option} is not an option of fencepost; {meant}"
     if " ".join((*chain, name := option.lstrip("-"))) in COMMANDS:  # as with kafka-topics.sh
         return f"{name} is a command, not an option; write it without dashes"
     return f"{option} is given before the command; options go after it"
@@ -232,7 +233,7 @@ def _invalid(token: Token, argument: Argument, wanted: str) -> str:
 
 MUST_BE_UTF_8: Final = "Must be UTF-8."
 MUST_NOT_BE_EMPTY: Final = "Must not be empty."
-OPTION_LIKENESS_MIN: Final = 0.6  # of an option and its suggestion, from 0 to 1
+OPTION_LIKENESS_MIN: Final = 0.6  # lower than others: words of options are short, and one letter weighs more
 WITHOUT_COMMAND: Final = ("--version", "--help")
 MUST_BE_WHOLE: Final = "Must be a whole number."
 

@@ -139,7 +139,7 @@ def take_profile(arguments: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def _suggestion(name: str, possible: Iterable[str]) -> str:
-    from fencepost.faults.grammar import suggestion  # only errors need it
+    from fencepost.protocol.suggestions import suggestion  # only errors need it
 
     return suggestion(name, sorted(possible))
 

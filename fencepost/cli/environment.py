@@ -7,7 +7,7 @@ is; any other is left alone: Kubernetes, for example, sets FENCEPOST_SERVICE_HOS
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Final
 
 from fencepost.cli.errors import WrongUsage
@@ -20,7 +20,6 @@ PROFILE: Final = f"{PREFIX}PROFILE"
 OWN: Final = (BOOTSTRAP_SERVER, COMMAND_CONFIG, CONFIG, PROFILE)
 SECURITY: Final = tuple(f"{PREFIX}{family}_" for family in ("SASL", "SSL", "SECURITY"))
 """How the names of security settings begin: nothing else has such names."""
-LIKENESS_MIN: Final = 0.7  # of two names without the prefix, from 0 to 1
 
 
 def variable(name: str) -> str | None:
@@ -42,15 +41,21 @@ def check_variables() -> None:
     for name in given:
         if name in known:
             continue
-        likely = get_close_matches(_own_part(name), map(_own_part, known), n=1, cutoff=LIKENESS_MIN)
-        if not likely and not name.startswith(SECURITY):
+        meant = _question(name, known)
+        if not meant and not name.startswith(SECURITY):
             continue
-        meant = f"did you mean {PREFIX}{likely[0]}? " if likely else ""
         raise WrongUsage(
             f"the environment variable {name} is not one that Fencepost reads",
             then=f"{meant}`fencepost help cli` lists them; unset it if it is meant for something else",
         )
 
 
-def _own_part(name: str) -> str:
-    return name.removeprefix(PREFIX)
+def _question(name: str, known: Sequence[str]) -> str:
+    """ "did you mean ...? " with the nearest names, which are compared without the prefix.
+
+    Names that contain this one are not suggested: FENCEPOST_SERVER may be a variable of Docker.
+    """
+    from fencepost.protocol.suggestions import either, nearest  # only this error needs it
+
+    near = nearest(name.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in known])
+    return f"did you mean {either([f'{PREFIX}{each}' for each in near])}? " if near else ""

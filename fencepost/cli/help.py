@@ -11,7 +11,7 @@ from pathlib import Path
 from fencepost.bundled import bundled_pages
 from fencepost.cli.errors import WrongUsage
 from fencepost.cli.output import Columns, print_rows
-from fencepost.faults.grammar import suggestion
+from fencepost.protocol.suggestions import suggestion
 
 PAGES: Columns[tuple[str, str]] = (
     ("page", "PAGE", lambda page: page[0]),

@@ -53,7 +53,7 @@ def suggesting(admin: Admin, names: NameKind, given: str, *, then: str | None = 
 
 def likely_name(admin: Admin, names: NameKind, given: str) -> str:
     """ "; did you mean ...?" with the likely names of the broker; empty without any."""
-    from fencepost.faults.grammar import suggestion  # only these errors need it
+    from fencepost.protocol.suggestions import suggestion  # only these errors need it
 
     try:
         known = _names_in(admin, names)

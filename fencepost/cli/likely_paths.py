@@ -40,7 +40,7 @@ def question(found: Sequence[Path]) -> str:
 
 def near_names(path: Path) -> list[Path]:
     """What lies beside a path that does not exist, under nearly the same name."""
-    from fencepost.faults.grammar import likely  # only these errors need it
+    from fencepost.protocol.suggestions import likely  # only these errors need it
 
     try:
         names = [each.name for each in path.parent.iterdir()]

@@ -197,7 +197,7 @@ def security_of(config: Path | None) -> SecuritySettings:
     then = "`fencepost help access` shows such a file, and the environment variables that can replace it"
     found = {} if config is None else read_toml("--command-config", config, then=then)
     if unknown := found.keys() - names.keys():
-        from fencepost.faults.grammar import suggestion  # only this error needs it
+        from fencepost.protocol.suggestions import suggestion  # only this error needs it
 
         what = f"{config}: unknown setting {min(unknown)!r}{suggestion(min(unknown), list(names))}"
         raise WrongUsage(what, then=f"the settings are {', '.join(names)}")

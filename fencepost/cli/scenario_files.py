@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -85,8 +84,10 @@ def _missing(path: Path, advice: str) -> tuple[str, str]:
     """The error for a scenario that does not exist, and the next step."""
     if path.name != str(path):
         return f"no such file: {path}", did_you_mean_beside(path) or advice
-    close = get_close_matches(path.name.removesuffix(".toml"), bundled_scenarios(), n=2)
-    meant = question(list(map(Path, close)) or near_names(path))
+    from fencepost.protocol.suggestions import likely  # only this error needs it
+
+    bundled = likely(path.name.removesuffix(".toml"), bundled_scenarios())
+    meant = question(list(map(Path, bundled)) or near_names(path))
     return f"there is no scenario {path}, bundled or in a file", f"{meant} {advice}".lstrip()
 
 

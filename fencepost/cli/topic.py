@@ -221,7 +221,7 @@ def _check_settings(admin: Admin, topic: str, given: tuple[str, ...]) -> None:
     """As in Kafka, the broker says nothing if a setting is removed that no topic has."""
     known = [config.name for config in admin.describe_topic_configs(topic)]
     if unknown := set(given).difference(known):
-        from fencepost.faults.grammar import suggestion  # only this error needs it
+        from fencepost.protocol.suggestions import suggestion  # only this error needs it
 
         name = min(unknown)
         raise CommandFailed(

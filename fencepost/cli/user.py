@@ -24,9 +24,9 @@ from fencepost.cli.files import read_text
 from fencepost.cli.likely_paths import did_you_mean_beside
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import print_done
-from fencepost.faults.grammar import suggestion
 from fencepost.journal.data_directory import META_FILE
 from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
+from fencepost.protocol.suggestions import suggestion
 
 
 def add_user(file: Path, name: str, /, *, as_json: AsJson = False) -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache, wraps
 from inspect import Parameter, signature
 from math import inf, isnan
@@ -43,6 +42,7 @@ from typing import get_args as parts_of
 import attrs
 
 from fencepost.client.kafka_options import instead_of
+from fencepost.protocol.suggestions import question
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, TopicPartition
 
 P = ParamSpec("P")
@@ -168,8 +168,7 @@ def _named(function: Callable[..., Any], client: object, kwargs: dict[str, Any])
     for name in kwargs:
         if name not in allowed:
             call = _name(function, client)
-            close = get_close_matches(name, allowed, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(allowed)}"
+            hint = question(name, allowed) or f"it has {', '.join(allowed)}"
             raise TypeError(f"{call}() has no parameter {name!r}: {instead_of(name).in_client or hint}")
     return {name: allowed[name].argument(name, value) for name, value in kwargs.items()}
 

@@ -32,23 +32,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import SequenceMatcher, get_close_matches
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
+from fencepost.protocol.suggestions import nearest, suggestion
+
 NUMBER_MAX: Final = 1_000_000_000  # of anything: milliseconds and bytes have 32 bits in the protocol
 SHOWN_MAX: Final = 20  # possibilities, in the traceback of an error
-SUGGESTED_MAX: Final = 3  # possibilities that contain the word
-NAME_MIN: Final = 4  # letters; names of processes are short: nearly each of them resembles some word
-LIKENESS_MIN: Final = 0.7  # of a word and its suggestion, from 0 to 1
 LIKENESS_OF_LISTED: Final = 0.58  # of names, which are long: NOT_A_LEADER means NOT_LEADER_OR_FOLLOWER
 _BLANK: Final = re.compile(r"\{(?P<field>\w+):(?P<blank>[^}]+)\}")
 # A space belongs to the optional part beside it, so that a phrase without that part has no space too many.
 _PARTS: Final = re.compile(r"(?P<first>^\[[^]]+\] )|(?P<later> \[[^]]+\])|(?P<fixed>[^\[]+?(?= \[|$))")
 _TIME: Final = re.compile(r"(?P<sign>[+-]?)(?P<count>\d+) ?(?P<unit>ms|s|min)")
-_NUMBERS: Final = re.compile(r"\d+")
 UNITS_MS: Final = {"ms": 1, "s": 1_000, "min": 60_000}
 
 ValueT = TypeVar("ValueT")
@@ -263,7 +260,7 @@ class Grammar(Generic[ValueT]):
         """The nearest text word by word, but only if it is a phrase: a suggestion must be possible."""
         words = text.split(" ")
         better = " ".join(
-            word if word in self.vocabulary else next(iter(_nearest(word, self.vocabulary)), word)
+            word if word in self.vocabulary else next(iter(nearest(word, self.vocabulary)), word)
             for word in words
         )
         if better == text:
@@ -288,48 +285,6 @@ def quoted(text: str) -> str:
 def a(noun: str) -> str:
     """The noun with its article."""
     return f"an {noun}" if noun[0] in "AEIOUaeiou" else f"a {noun}"
-
-
-def suggestion(name: str, possible: Sequence[str], *, likeness_min: float = LIKENESS_MIN) -> str:
-    """ "; did you mean ...?" with the likely names; empty without any."""
-    meant = likely(name, possible, likeness_min=likeness_min)
-    return f"; did you mean {either(map(quoted, meant))}?" if meant else ""
-
-
-def likely(name: str, possible: Sequence[str], *, likeness_min: float = LIKENESS_MIN) -> list[str]:
-    """The possible name that is nearly this one, or those that are equally near; if none is near, the
-    shortest ones that contain it.
-    """
-    return _nearest(name, possible, likeness_min) or _containing(name, possible)
-
-
-def either(names: Iterable[str]) -> str:
-    """The names with "or" before the last one."""
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-def _containing(name: str, possible: Sequence[str]) -> list[str]:
-    if len(name) < NAME_MIN:
-        return []
-    found = [known for known in possible if name.lower() in known.lower()]
-    return sorted(found, key=len)[:SUGGESTED_MAX]
-
-
-def _nearest(name: str, possible: Sequence[str], likeness_min: float = LIKENESS_MIN) -> list[str]:
-    if len(name) < NAME_MIN:
-        return []
-    # "node 3" is not a misspelling of "node 1", so the numbers must agree.
-    numbers = _NUMBERS.findall(name)
-    by_lower = {
-        known.lower(): known for known in possible if not numbers or numbers == _NUMBERS.findall(known)
-    }
-    found = get_close_matches(name.lower(), list(by_lower), n=SUGGESTED_MAX, cutoff=likeness_min)
-    return [by_lower[each] for each in found if _likeness(each, name) == _likeness(found[0], name)]
-
-
-def _likeness(known: str, name: str) -> float:
-    return SequenceMatcher(None, known, name.lower()).ratio()
 
 
 def count(text: str) -> int:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from typing import Any, Final, NoReturn, cast
 from urllib.parse import unquote, urlsplit
 
 from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.suggestions import question
 from fencepost.protocol.terms import INT64_MAX, IsolationLevel, TopicPartition
 from fencepost.spark_bridge.filesystems import REMOTE_SCHEMES, is_remote
 
@@ -141,9 +141,9 @@ def parse_choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]
 
 
 def _not_one_of(name: str, value: str, choices: Collection[str]) -> UnusableOption:
-    likely = get_close_matches(value, choices, n=1)
-    meant = f"; did you mean {likely[0]}?" if likely else ""
-    return UnusableOption(f"option {name} must be {' or '.join(choices)}, not {value}{meant}")
+    meant = question(value, choices)
+    hint = f"; {meant}" if meant else ""
+    return UnusableOption(f"option {name} must be {' or '.join(choices)}, not {value}{hint}")
 
 
 def parse_flag(options: Mapping[str, str], name: str, *, usual: bool) -> bool:

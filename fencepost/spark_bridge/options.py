@@ -6,12 +6,12 @@ of Spark's Kafka source that say how to reach a broker are accepted, with a noti
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Final, Literal
 
 import attrs
 
+from fencepost.protocol.suggestions import question
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.spark_bridge.losses import Report, leave_out, warn
 from fencepost.spark_bridge.option_values import (
@@ -176,17 +176,17 @@ def check_stream(options: ReadOptions) -> None:
 def _ignored(given: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the options that have no effect here; UnusableOption for unknown ones."""
     known = {name.lower(): name for name in _KNOWN}
+    everything = f"the options are {', '.join(_KNOWN)}"
     ignored: list[str] = []
     for name in given:
         if name.lower() in known:
             continue
-        likely = difflib.get_close_matches(name.lower(), known, n=1)
-        of_client = name.lower().startswith(_CLIENT_PREFIX) and not likely
+        meant = question(name, known.values())
+        of_client = name.lower().startswith(_CLIENT_PREFIX) and not meant
         if of_client or name.lower() in _IGNORED:
             ignored.append(name)
             continue
-        hint = f"did you mean {known[likely[0]]}?" if likely else f"the options are {', '.join(_KNOWN)}"
-        raise UnusableOption(f"option {name} is unknown; {hint}")
+        raise UnusableOption(f"option {name} is unknown; {meant or everything}")
     return tuple(ignored)
 
 

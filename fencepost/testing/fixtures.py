@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import attrs
@@ -17,6 +16,7 @@ import pytest
 
 from fencepost.broker.embedded import Broker
 from fencepost.lab.broker_recording import Recording
+from fencepost.protocol.suggestions import suggestion
 from fencepost.testing.sweep import Lesson
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def _for(item: pytest.Item, made: Callable[..., object]) -> dict[str, Any]:
     known = [*inspect.signature(made).parameters, *_OF_TOPICS]
     for name in options:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            meant = f"; did you mean {near[0]}?" if near else f": it has {', '.join(known)}"
+            meant = suggestion(name, known) or f": it has {', '.join(known)}"
             _misused(f"{getattr(made, '__name__', 'a broker')} has no option {name}{meant}")
     if "node" not in options:
         options["override"] = HASTY | options.get("override", {})

@@ -61,7 +61,7 @@ def test_marks_set_options_and_partitions(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("mark", "says"),
     [
-        ("synk='all'", "Broker has no option synk; did you mean sync?"),
+        ("synk='all'", 'Broker has no option synk; did you mean "sync"?'),
         ("nothing=1", "Broker has no option nothing: it has directory, port, sync"),
         ("sync='comit'", "sync='comit' is not one of 'none', 'commit', 'all'"),
         ("port='x'", "port must be a number from 0 to 65535, not 'x'"),

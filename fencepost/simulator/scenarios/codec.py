@@ -45,7 +45,7 @@ from typing import (
 
 import attrs
 
-from fencepost.faults.grammar import NUMBER_MAX, BadPhrase, quoted, suggestion
+from fencepost.faults.grammar import NUMBER_MAX, BadPhrase, quoted
 from fencepost.faults.phrases import (
     ACTIONS,
     LINES,
@@ -57,6 +57,7 @@ from fencepost.faults.phrases import (
     partition_named,
 )
 from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.suggestions import suggestion
 from fencepost.protocol.terms import TopicPartition
 
 TOP: Final = "top"

@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 from fencepost.client.producer_states import TRANSACTIONAL, ProducerInput, ProducerState
-from fencepost.faults.grammar import BadPhrase, quoted, suggestion
+from fencepost.faults.grammar import BadPhrase, quoted
 from fencepost.faults.phrases import (
     ANYONE,
     BROKER,
@@ -26,6 +26,7 @@ from fencepost.faults.phrases import (
     ScriptLine,
     Verb,
 )
+from fencepost.protocol.suggestions import suggestion
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
