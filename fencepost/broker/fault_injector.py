@@ -42,6 +42,7 @@ from fencepost.broker.faults import (
     Waiting,
     append_points,
     every_error,
+    instead_of,
     partition_named,
     partitions_of,
     playable,
@@ -193,8 +194,10 @@ class BrokerFaultInjector:
     def _missing(self, planned: PlannedFault) -> str:
         """Why a fault has not struck; a partition that does not exist is most often a typing error."""
         missing = self.plan.missing(planned)
-        absent = ", ".join(f"partition {each} does not exist yet" for each in self.absent(planned))
-        return f"{missing} ({absent})" if missing and absent else missing
+        absent = [
+            f"partition {each} does not exist yet{self.instead_of(each)}" for each in self.absent(planned)
+        ]
+        return f"{missing} ({', '.join(absent)})" if missing and absent else missing
 
     def absent(self, planned: PlannedFault) -> list[TopicPartition]:
         """The named partitions that do not exist now; a client may still create them."""
@@ -206,6 +209,14 @@ class BrokerFaultInjector:
             for each in partitions_of(planned.line)
             if each not in node.logs and node.cluster.leader(each) is None
         ]
+
+    def instead_of(self, absent: TopicPartition) -> str:
+        """What one of these was probably meant to be, as the end of a sentence, or empty."""
+        if self._site is None:
+            return ""
+        topics = self._site.host.node.cluster.topics
+        existing = [TopicPartition(name, number) for name in topics for number in topics[name].leaders]
+        return instead_of(absent, existing)
 
     def refresh(self) -> None:
         """Find out again whether points are needed, and when the next deadline is."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from difflib import SequenceMatcher
 from typing import Final, cast
 
@@ -46,6 +46,7 @@ from fencepost.faults.phrases import (
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError
 from fencepost.protocol.messages import ReplyBody
+from fencepost.protocol.suggestions import suggestion
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import read_transactions
 
@@ -331,6 +332,14 @@ def partitions_of(line: FaultLine) -> list[TopicPartition]:
     if line.do.kind in (ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS):
         names.append(line.do.who)
     return sorted({partition_named(name) for name in names if name != ANYONE})
+
+
+def instead_of(absent: TopicPartition, existing: Collection[TopicPartition]) -> str:
+    """What a partition that does not exist was probably meant to be, as the end of a sentence, or empty."""
+    count = sum(each.topic == absent.topic for each in existing)
+    if count:
+        return f"; topic {absent.topic} has {count} partition{'s' if count > 1 else ''}"
+    return suggestion(str(absent), map(str, existing))
 
 
 # --- the plan -----------------------------------------------------------------------------------------------

@@ -11,13 +11,16 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from fencepost.broker.fault_handles import FaultHandle, Faults
+from fencepost.broker.faults import instead_of
 from fencepost.cli.errors import FAILED, OK, CommandFailed, WrongUsage, complain
 from fencepost.cli.options import AS_TIME, LOCAL, AsJson, ClusterOptions
 from fencepost.cli.output import Columns, print_done, print_rows
 from fencepost.client.errors import ClientError
+from fencepost.client.shells.sync import Admin
 from fencepost.faults.grammar import BadPhrase
-from fencepost.faults.phrases import FAULTS_HELP
+from fencepost.faults.phrases import FAULTS_HELP, partition_named
 from fencepost.protocol.messages import DescribedFault
+from fencepost.protocol.terms import TopicPartition
 from fencepost.testing.fault_desk import WireDesk
 
 LISTED: Columns[DescribedFault] = (
@@ -56,21 +59,22 @@ def add_faults(
         for handle, _ in added:
             handle.remove()
         raise WrongUsage(str(problem), then=FAULTS_HELP) from problem
-    absent = _absent(cluster)
+    absent, existing = _absent(cluster)
     for handle, text in added:
         partitions = absent.get(handle.fault_id, ())
         facts = {"fault_id": handle.fault_id, "fault": text, "absent": list(partitions)}
         print_done(f"Added fault {handle.fault_id}: {text}", facts, as_json=as_json)
-        _name_absent(handle.fault_id, partitions)
+        _name_absent(handle.fault_id, partitions, existing)
 
 
 def list_faults(*, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
     """List the faults, and how often each struck."""
     with cluster.connect() as admin:
         listed = admin.list_faults()
+        existing = _existing(admin, listed)
     print_rows(IN_JSON if as_json else LISTED, listed, as_json=as_json)
     for fault in listed:
-        _name_absent(fault.fault_id, fault.absent)
+        _name_absent(fault.fault_id, fault.absent, existing)
 
 
 def wait_for_faults(
@@ -128,19 +132,32 @@ def _faults(cluster: ClusterOptions) -> Faults:
     return Faults(WireDesk(cluster.connect))
 
 
-def _absent(cluster: ClusterOptions) -> dict[int, tuple[str, ...]]:
-    """By fault: the partitions that it names and the broker does not have."""
+def _absent(cluster: ClusterOptions) -> tuple[dict[int, tuple[str, ...]], list[TopicPartition]]:
+    """By fault: the partitions that it names and the broker does not have; and those that it has instead."""
     try:
         with cluster.connect() as admin:
-            return {fault.fault_id: fault.absent for fault in admin.list_faults()}
+            listed = admin.list_faults()
+            return {fault.fault_id: fault.absent for fault in listed}, _existing(admin, listed)
     except (CommandFailed, ClientError):  # a fault may already have stopped the broker
-        return {}
+        return {}, []
 
 
-def _name_absent(fault_id: int, partitions: Sequence[str]) -> None:
+def _existing(admin: Admin, listed: Sequence[DescribedFault]) -> list[TopicPartition]:
+    """The partitions that exist, if a fault names one that does not; empty without the right to list them."""
+    if not any(fault.absent for fault in listed):
+        return []
+    try:
+        topics = admin.list_topics()
+    except ClientError:
+        return []
+    return [TopicPartition(topic.topic, number) for topic in topics for number in range(len(topic.leaders))]
+
+
+def _name_absent(fault_id: int, partitions: Sequence[str], existing: Sequence[TopicPartition]) -> None:
     for partition in partitions:
+        meant = instead_of(partition_named(partition), existing)
         complain(
-            f"fault {fault_id} names partition {partition}, which does not exist yet",
+            f"fault {fault_id} names partition {partition}, which does not exist yet{meant}",
             then="`fencepost topic list` shows the topics",
         )
 

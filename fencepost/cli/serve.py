@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from fencepost.broker.observer import Observer
     from fencepost.broker.settings import NodeSettings
     from fencepost.faults.phrases import Point
-    from fencepost.protocol.terms import TopicPartition
 
 DEFAULT_PORT = 9092  # Kafka's
 POWER_CUT = "cut the power\n"  # what a parent may write
@@ -378,20 +377,21 @@ def _tell_ready(
     print(memory_line(ready.memory))
     for planned in faults.plan.faults.values():
         if planned.may_strike:
-            print(_fault_line(planned, faults.absent(planned)))
+            absent = [f"{each}{faults.instead_of(each)}" for each in faults.absent(planned)]
+            print(_fault_line(planned, absent))
     facts = {"host": ready.host, "port": ready.port, "directory": settings.directory, "pid": os.getpid()}
     if ready.metrics_port is not None:
         facts["metrics_port"] = ready.metrics_port
     print(json.dumps({"ready": True, **facts, "memory_bytes_max": ready.memory.total}), flush=True)
 
 
-def _fault_line(planned: PlannedFault, absent: list[TopicPartition]) -> str:
+def _fault_line(planned: PlannedFault, absent: list[str]) -> str:
     """A waiting fault, the clients that it waits for, and the partitions that do not exist: a name that no
     client has is not an error, nor is a topic that is created later.
     """
     from fencepost.broker.faults import awaited
 
-    missing = f"not created yet: {', '.join(map(str, absent))}" if absent else ""
+    missing = f"not created yet: {', '.join(absent)}" if absent else ""
     told = "; ".join(filter(None, [awaited(planned.line.when), missing]))
     return f"Fault {planned.number} waits: {planned.line}" + (f" ({told})" if told else "")
 

@@ -15,7 +15,7 @@ import attrs
 from fencepost.faults.grammar import BadPhrase, Blank, Grammar, Phrase, count, milliseconds, quoted, time_text
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import APIS
-from fencepost.protocol.terms import TopicPartition, TransactionState
+from fencepost.protocol.terms import INT32_MAX, TopicPartition, TransactionState
 
 LASTS_MS: Final = 300
 """How long a fault without `until` lasts in the simulator; in a real broker, it lasts until it is ended."""
@@ -35,12 +35,16 @@ class NoPartition(BadPhrase):
 
 def partition_named(text: str) -> TopicPartition:
     """The partition that is written "topic-0"."""
-    topic, dash, number = text.rpartition("-")
-    if not dash or not topic or not number.isdecimal():
+    topic, _, number = text.rpartition("-")
+    is_number = number.isascii() and number.isdecimal() and len(number) <= len(str(INT32_MAX))
+    if not topic or not is_number:
         raise NoPartition(
             f"{quoted(text)} is not a partition: a topic, a dash and a number", possible=["t-0"]
         )
-    return TopicPartition(topic, int(number))
+    partition = TopicPartition(topic, int(number))
+    if str(partition) != text:  # faults compare names: "t-00" would never be reached
+        raise NoPartition(f"{quoted(text)} is not a partition; did you mean {quoted(str(partition))}?")
+    return partition
 
 
 def _signed(count_ms: int) -> str:

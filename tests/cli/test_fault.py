@@ -64,7 +64,8 @@ def test_a_partition_that_does_not_exist_is_named(capsys: Output) -> None:
         admin.create_topic("orders")
         assert run(["fault", "add", "when ordres-0 appends data do crash broker", "-b", broker.address]) == 0
         assert capsys.readouterr().err == (
-            "fencepost: fault 1 names partition ordres-0, which does not exist yet\n"
+            "fencepost: fault 1 names partition ordres-0, which does not exist yet; "
+            'did you mean "orders-0"?\n'
             "  `fencepost topic list` shows the topics\n"
         )
         fault = "when orders-0 appends data do fail appends of orders-1"
@@ -73,9 +74,10 @@ def test_a_partition_that_does_not_exist_is_named(capsys: Output) -> None:
         assert tool.json("fault", "add", fault)["absent"] == []
         listed = [row["absent"] for row in tool.rows("fault", "list")]
         assert listed == [["ordres-0"], ["orders-1"], []]
-        assert "fault 2 names partition orders-1" in tool.both("fault", "list")[1]
+        told = "fault 2 names partition orders-1, which does not exist yet; topic orders has 1 partition\n"
+        assert told in tool.both("fault", "list")[1]
         (waited,) = tool.rows("fault", "wait", "1", "--timeout", "0", code=1)
-        assert waited["missing"].endswith("(partition ordres-0 does not exist yet)")
+        assert waited["missing"].endswith('(partition ordres-0 does not exist yet; did you mean "orders-0"?)')
         tool("fault", "remove")
 
 
