@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.errors import OK, CommandFailed, WrongUsage
+from fencepost.cli.errors import OK, CommandFailed, WrongUsage, complain
 from fencepost.cli.files import read_text, refuse_uri
 from fencepost.cli.log_lines import LogFormat, LogLevel, writing_log
 from fencepost.cli.options import Flag, WithoutFixes, settings_in
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fencepost.faults.phrases import Point
 
 DEFAULT_PORT = 9092  # Kafka's
+WARNINGS_MAX = 5  # about users that do not exist; there may be a file of ACLs for several brokers
 POWER_CUT = "cut the power\n"  # what a parent may write
 Parsed = TypeVar("Parsed")
 
@@ -301,7 +302,27 @@ def _access(
         then = "give both --tls-cert and --tls-key, each a PEM file; --tls-client-ca needs both of them"
         raise WrongUsage(str(problem), then=then) from problem
     _check_host(reachable, access, insecure=insecure)
+    _name_unknown_principals(access, users, acls)
     return access
+
+
+def _name_unknown_principals(access: AccessSettings, users: Path | None, acls: Path | None) -> None:
+    """A warning, not an error: an ACL may be written before its user is added."""
+    from fencepost.protocol.suggestions import suggestion
+
+    unknown = access.unknown_principals
+    known = [] if access.users is None else sorted(access.users.credentials)
+    for principal in unknown[:WARNINGS_MAX]:
+        if access.users is None:
+            because = "but every client is User:ANONYMOUS"
+            then = "--users or --tls-client-ca tells the broker who its clients are"
+        else:
+            because = f"a user that --users {users} does not have"
+            because += suggestion(principal.removeprefix("User:"), known)
+            then = "correct the name, or add the user with `fencepost user add`"
+        complain(f"--acls {acls} names {principal}, {because}", then=then)
+    if len(unknown) > WARNINGS_MAX:
+        complain(f"--acls {acls} names {len(unknown) - WARNINGS_MAX} more such users")
 
 
 def _path(path: Path | None) -> str | None:

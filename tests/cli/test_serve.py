@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import attrs
 import pytest
 
 from fencepost import Broker
 from fencepost.broker import lifecycle
+from fencepost.broker.access.files import format_users, parse_acls
+from fencepost.broker.access.session import AccessSettings
 from fencepost.broker.broker_configs import CONNECTION_CONFIGS, NODE_CONFIGS, READ_ONLY_CONFIGS
 from fencepost.broker.broker_settings import BrokerSettings
+from fencepost.broker.embedded import users_of
 from fencepost.broker.settings import ConnectionSettings, NodeSettings
 from fencepost.cli.application import run
 from fencepost.journal.data_directory import DataDirectory
@@ -18,7 +23,7 @@ from fencepost.journal.disk import DiskStorage
 from tests.cli.tool import Output
 
 
-def served(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> BrokerSettings:
+def served(monkeypatch: pytest.MonkeyPatch, *overrides: str, options: Sequence[str] = ()) -> BrokerSettings:
     """The settings that `serve` starts a broker with; none is started."""
     taken: list[BrokerSettings] = []
 
@@ -26,8 +31,8 @@ def served(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> BrokerSettings:
         taken.append(settings)
 
     monkeypatch.setattr(lifecycle, "serve_until_signalled", take)
-    options = [word for each in overrides for word in ("--override", each)]
-    assert run(["serve", "--memory", *options]) == 0
+    given = [word for each in overrides for word in ("--override", each)]
+    assert run(["serve", "--memory", *given, *options]) == 0
     return taken[0]
 
 
@@ -104,6 +109,62 @@ def test_a_file_that_is_not_a_certificate_is_wrong_usage(tmp_path: Path, capsys:
     assert run(["serve", "--memory", "--port", "0", "--tls-cert", str(file), "--tls-key", str(file)]) == 2
     assert f"{file} holds no certificate" in capsys.readouterr().err
     assert run(["serve", "--memory", "--port", "0", "--users", str(file)]) == 2
+
+
+USERS = "alice", "bob"
+
+
+@pytest.mark.parametrize(
+    ("acls", "has_users", "told"),
+    [
+        ('super_users = ["User:alice"]\n[[acl]]\nprincipal = ["User:*", "User:bob"]', True, []),
+        (
+            'super_users = ["User:alcie"]',
+            True,
+            ['names User:alcie, a user that --users {users} does not have; did you mean "alice"?'],
+        ),
+        (
+            '[[acl]]\nprincipal = ["User:carol", "User:ANONYMOUS"]',
+            True,
+            [
+                "names User:ANONYMOUS, a user that --users {users} does not have",
+                "names User:carol, a user that --users {users} does not have",
+            ],
+        ),
+        ('[[acl]]\nprincipal = ["User:ANONYMOUS", "User:*"]', False, []),
+        ('super_users = ["User:alice"]', False, ["names User:alice, but every client is User:ANONYMOUS"]),
+        (
+            f"super_users = {[f'User:{number}' for number in range(9)]}",
+            False,
+            [f"names User:{number}, but every client is User:ANONYMOUS" for number in range(5)]
+            + ["names 4 more such users"],
+        ),
+    ],
+)
+def test_a_principal_that_no_client_can_have_is_named(
+    acls: str,
+    told: list[str],
+    tmp_path: Path,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    has_users: bool,
+) -> None:
+    """It is no error, because the user may be added later."""
+    users, rights = tmp_path / "users.toml", tmp_path / "rights.toml"
+    users.write_text(format_users(users_of(dict.fromkeys(USERS, "secret"))))
+    rights.write_text(acls + '\ntopic = "*"\nallow = "Read"' * ("[[acl]]" in acls))
+    served(monkeypatch, options=["--acls", str(rights), *(["--users", str(users)] if has_users else [])])
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("  ")]
+    assert lines == [f"fencepost: --acls {rights} {each.format(users=users)}" for each in told]
+
+
+def test_a_certificate_may_have_any_name() -> None:
+    acls = parse_acls('super_users = ["User:CN=alice"]', "rights.toml")
+    access = AccessSettings(tls_cert="a.pem", tls_key="a.key", tls_client_ca="ca.pem", acls=acls)
+    assert access.unknown_principals == []
+    users = users_of({"alice": "secret"})
+    assert attrs.evolve(access, users=users).unknown_principals == ["User:CN=alice"]  # the login names users
 
 
 def test_a_file_is_refused_as_the_place_of_the_data(tmp_path: Path, capsys: Output) -> None:

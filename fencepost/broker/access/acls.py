@@ -228,6 +228,11 @@ class Acls:
         # `*` as a name matches literal rules for all names only: a prefix allows some.
         return not denies_some and self.allows(principal, operation, resource, WILDCARD)
 
+    @property
+    def principals(self) -> frozenset[str]:
+        """Every principal that a rule or the list of super users names."""
+        return self.super_users.union(*(rule.principals for rule in self.rules))
+
     def described(self) -> tuple[DescribedAcl, ...]:
         """The rules as Kafka's ACLs, each of which is about one principal and one operation."""
         found = (

@@ -28,7 +28,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker import limits
-from fencepost.broker.access.acls import ANONYMOUS, OPERATIONS, Acls, Resource, bits
+from fencepost.broker.access.acls import ANONYMOUS, ANYONE, OPERATIONS, Acls, Resource, bits
 from fencepost.broker.access.authorize import Amendment, Verdict, authorize
 from fencepost.broker.contract import Reply
 from fencepost.protocol.errors import ErrorCode, FencepostError
@@ -92,6 +92,16 @@ class AccessSettings:
             "ACLs": self.acls is not None,
         }
         return [part for part, is_there in parts.items() if not is_there]
+
+    @property
+    def unknown_principals(self) -> list[str]:
+        """The principals that ACLs name and that no connection can have: most of them are typing errors.
+        Empty if certificates name the principals, because any name may be in one.
+        """
+        if self.acls is None or (self.users is None and self.tls_client_ca is not None):
+            return []
+        known = {ANONYMOUS} if self.users is None else {f"User:{name}" for name in self.users.credentials}
+        return sorted(self.acls.principals - known - {ANYONE})
 
 
 class NotAdmitted(FencepostError):
