@@ -19,7 +19,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import FRAME_SIZE_MAX, ReplyFrame, RequestFrame
 from fencepost.protocol.messages import ApiVersions, ReplyBody, SaslAuthenticate, SaslHandshake
 from fencepost.protocol.scram import PLAIN, SCRAM_SHA_256
-from fencepost.protocol.tls import TlsChannel, server_context
+from fencepost.protocol.tls import PemFile, TlsChannel, server_context
 
 PASSWORD_CHECKS_MAX: Final = 2  # at a time: guesses must not take all processors
 RECEIVE_SIZE: Final = 1 << 14
@@ -36,7 +36,12 @@ class Admission:
         self.access = access
         self._tls = None
         if access.tls_cert is not None and access.tls_key is not None:
-            self._tls = server_context(access.tls_cert, access.tls_key, access.tls_client_ca)
+            ca = access.tls_client_ca
+            self._tls = server_context(
+                PemFile("tls_cert", access.tls_cert),
+                PemFile("tls_key", access.tls_key),
+                None if ca is None else PemFile("tls_client_ca", ca),
+            )
         # PLAIN sends the password in clear text: anyone on the path can read it.
         is_private = self._tls is not None or ip_address(address.partition("%")[0]).is_loopback
         self._mechanisms = (SCRAM_SHA_256, PLAIN) if is_private else (SCRAM_SHA_256,)

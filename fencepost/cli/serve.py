@@ -19,6 +19,7 @@ from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, CommandFailed, WrongUsage, complain
 from fencepost.cli.files import read_text, refuse_uri
+from fencepost.cli.likely_paths import did_you_mean_beside
 from fencepost.cli.log_lines import LogFormat, LogLevel, writing_log
 from fencepost.cli.options import Flag, WithoutFixes, settings_in
 
@@ -301,9 +302,26 @@ def _access(
     except ValueError as problem:
         then = "give both --tls-cert and --tls-key, each a PEM file; --tls-client-ca needs both of them"
         raise WrongUsage(str(problem), then=then) from problem
+    _check_tls(access)
     _check_host(reachable, access, insecure=insecure)
     _name_unknown_principals(access, users, acls)
     return access
+
+
+def _check_tls(access: AccessSettings) -> None:
+    """WrongUsage for a PEM file that the broker could not use; it would name its setting, not the option."""
+    from fencepost.protocol.tls import BadCertificate, PemFile, server_context
+
+    cert, key, ca = access.tls_cert, access.tls_key, access.tls_client_ca
+    if cert is None or key is None:
+        return
+    authorities = None if ca is None else PemFile("--tls-client-ca", ca)
+    try:
+        server_context(PemFile("--tls-cert", cert), PemFile("--tls-key", key), authorities)
+    except BadCertificate as problem:
+        missing = [path for path in map(Path, filter(None, (cert, key, ca))) if not path.exists()]
+        then = did_you_mean_beside(missing[0]) if missing else ""
+        raise WrongUsage(problem.because, then=then or problem.advice) from problem
 
 
 def _name_unknown_principals(access: AccessSettings, users: Path | None, acls: Path | None) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import Unusable
@@ -41,11 +41,28 @@ Subject = Iterable[Iterable[tuple[str, str]]]
 """The parts of a name, each with one or more attributes."""
 
 
+class PemFile(NamedTuple):
+    """A file with certificates or a key, and the setting or option that names it."""
+
+    setting: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.setting} {self.path}"
+
+
 class BadCertificate(Unusable):
-    """A certificate or key file cannot be used; the message names it."""
+    """A certificate or key file cannot be used. The message is the cause (`because`), which names the setting
+    and the file, and the next step (`advice`).
+    """
+
+    def __init__(self, because: str, *, advice: str) -> None:
+        super().__init__(f"{because}; {advice}")
+        self.because = because
+        self.advice = advice
 
 
-def server_context(cert: str, key: str, client_ca: str | None) -> ssl.SSLContext:
+def server_context(cert: PemFile, key: PemFile, client_ca: PemFile | None) -> ssl.SSLContext:
     """The TLS settings of a broker, from PEM files; with `client_ca` it demands certificates of its clients.
     Raises BadCertificate.
     """
@@ -59,7 +76,7 @@ def server_context(cert: str, key: str, client_ca: str | None) -> ssl.SSLContext
 
 
 def client_context(
-    cafile: str | None, cert: str | None, key: str | None, *, check_hostname: bool
+    cafile: PemFile | None, cert: PemFile | None, key: PemFile | None, *, check_hostname: bool
 ) -> ssl.SSLContext:
     """The TLS settings of a client; without `cafile` the system's authorities. Raises BadCertificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -79,45 +96,56 @@ _CERTIFICATE: Final = ("certificate", b"CERTIFICATE-----")
 _KEY: Final = ("private key", b"PRIVATE KEY-----")
 
 
-def _load_chain(context: ssl.SSLContext, cert: str, key: str | None) -> None:
+def _load_chain(context: ssl.SSLContext, cert: PemFile, key: PemFile | None) -> None:
     # OpenSSL names neither the file nor what is wrong with it.
     _check_pem(cert, _CERTIFICATE, _KEY)
     _check_pem(key or cert, _KEY, _CERTIFICATE)
+
+    def password() -> str:
+        # Without this, OpenSSL would ask for the password at the terminal, and the broker would hang.
+        raise BadCertificate(
+            f"the private key in {key or cert} is encrypted", advice="give a key without a password"
+        )
+
     try:
-        context.load_cert_chain(cert, key, password=_no_password)
+        context.load_cert_chain(cert.path, None if key is None else key.path, password=password)
     except OSError as problem:  # ssl.SSLError is one
-        where = cert if key is None else f"{cert} and {key}"
         if getattr(problem, "reason", None) == "KEY_VALUES_MISMATCH":
-            what = f"the private key and the certificate in {where} do not belong together"
-            raise BadCertificate(f"{what}; give the key with which the certificate was made") from problem
-        raise BadCertificate(f"cannot use {where} as certificate and key: {_reason(problem)}") from problem
+            what = f"the private key in {key or cert} does not belong to the certificate in {cert}"
+            raise BadCertificate(what, advice="give the key with which it was made") from problem
+        where = str(cert) if key is None else f"{cert} and {key}"
+        raise BadCertificate(
+            f"cannot use {where}: {_reason(problem)}", advice="give a certificate and its private key"
+        ) from problem
 
 
-def _check_pem(file: str, wanted: tuple[str, bytes], other: tuple[str, bytes]) -> None:
+def _check_pem(file: PemFile, wanted: tuple[str, bytes], other: tuple[str, bytes]) -> None:
     """BadCertificate unless the file holds what is wanted; `other` is what it may have been mistaken for."""
     try:
-        content = Path(file).read_bytes()
+        content = Path(file.path).read_bytes()
     except OSError as problem:
         check = "permissions" if isinstance(problem, PermissionError) else "path"
-        raise BadCertificate(f"cannot read {file}: {_reason(problem)}; check its {check}") from problem
-    if wanted[1] not in content:
-        has_other = f", but a {other[0]}; check that certificate and key are not swapped"
-        rest = has_other if other[1] in content else "; give a file in PEM format"
-        raise BadCertificate(f"{file} holds no {wanted[0]}{rest}")
+        raise BadCertificate(
+            f"cannot read {file}: {_reason(problem)}", advice=f"check its {check}"
+        ) from problem
+    if wanted[1] in content:
+        return
+    if other[1] in content:
+        raise BadCertificate(
+            f"{file} holds no {wanted[0]}, but a {other[0]}",
+            advice="check that certificate and key are not swapped",
+        )
+    raise BadCertificate(f"{file} holds no {wanted[0]}", advice="give a file in PEM format")
 
 
-def _no_password() -> str:
-    # Without this, OpenSSL would ask for the password at the terminal, and the broker would hang.
-    raise ssl.SSLError("the key is encrypted; use a key without a password")
-
-
-def _load_authorities(context: ssl.SSLContext, cafile: str) -> None:
+def _load_authorities(context: ssl.SSLContext, cafile: PemFile) -> None:
+    _check_pem(cafile, _CERTIFICATE, _KEY)
     try:
-        context.load_verify_locations(cafile)
+        context.load_verify_locations(cafile.path)
     except OSError as problem:
-        advice = "give a PEM file with the certificates of the authorities"
-        what = f"cannot use the authorities in {cafile}: {_reason(problem)}"
-        raise BadCertificate(f"{what}; {advice}") from problem
+        raise BadCertificate(
+            f"cannot use {cafile}: {_reason(problem)}", advice="give the certificates of the authorities"
+        ) from problem
 
 
 def _reason(problem: OSError) -> str:

@@ -483,15 +483,18 @@ def test_a_broker_that_cannot_use_its_certificate_leaves_no_trace(tmp_path: Path
 def test_a_file_that_is_no_certificate_is_named(certificates: Certificates) -> None:
     cert, key = certificates.cert, certificates.key
     for files, words in {
-        (key, cert): f"{key} holds no certificate, but a private key; check .* swapped",
-        (cert, cert): f"{cert} holds no private key, but a certificate; check .* swapped",
-        (certificates.ca, key): f"in {certificates.ca} and {key} do not belong together; give the key",
-        (cert, __file__): f"{__file__} holds no private key; give a file in PEM format",
-        ("nowhere.pem", key): "cannot read nowhere.pem: No such file or directory; check its path",
+        (key, cert): f"tls_cert {key} holds no certificate, but a private key; check .* swapped",
+        (cert, cert): f"tls_key {cert} holds no private key, but a certificate; check .* swapped",
+        (
+            certificates.ca,
+            key,
+        ): f"key {key} does not belong to the certificate in tls_cert {certificates.ca};",
+        (cert, __file__): f"tls_key {__file__} holds no private key; give a file in PEM format",
+        ("nowhere.pem", key): "cannot read tls_cert nowhere.pem: No such file or directory; check its path",
     }.items():
         with pytest.raises(BadCertificate, match=words):
             Broker(tls_cert=files[0], tls_key=files[1]).start()
-    with pytest.raises(BadCertificate, match=r"cannot use the authorities in nowhere.pem: No such file"):
+    with pytest.raises(BadCertificate, match=r"cannot read ssl_cafile nowhere.pem: No such file"):
         Admin("localhost:1", security_protocol="SSL", ssl_cafile="nowhere.pem")
 
 

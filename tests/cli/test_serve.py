@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import attrs
 import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
 
 from fencepost import Broker
 from fencepost.broker import lifecycle
@@ -102,13 +104,119 @@ def test_what_cannot_be_set_is_refused_in_words(overrides: list[str], words: str
     assert words in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_a_certificate_is_wrong_usage(tmp_path: Path, capsys: Output) -> None:
-    """As is a user file that is not one."""
-    file = tmp_path / "notes.txt"
-    file.write_text("no certificate")
-    assert run(["serve", "--memory", "--port", "0", "--tls-cert", str(file), "--tls-key", str(file)]) == 2
-    assert f"{file} holds no certificate" in capsys.readouterr().err
-    assert run(["serve", "--memory", "--port", "0", "--users", str(file)]) == 2
+@pytest.fixture(scope="module")
+def pem_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with certificates and keys of two brokers, and files that are none."""
+    place = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    for name in ("alice", "bob"):
+        issued = authority.issue_cert(name)
+        issued.cert_chain_pems[0].write_to_path(str(place / f"{name}.pem"))
+        issued.private_key_pem.write_to_path(str(place / f"{name}.key"))
+    key = serialization.load_pem_private_key((place / "alice.key").read_bytes(), password=None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    (place / "encrypted.key").write_bytes(encrypted)
+    text = (place / "alice.pem").read_text() + (place / "alice.key").read_text()
+    (place / "damaged.pem").write_text(text.replace("-----\nM", "-----\n?"))
+    (place / "notes.txt").write_text("no certificate")
+    (place / "empty.pem").touch()
+    (place / "directory").mkdir()
+    return place
+
+
+@pytest.fixture
+def tls_files(pem_files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, as the working directory."""
+    monkeypatch.chdir(pem_files)
+    return pem_files
+
+
+TLS = {"--tls-cert": "alice.pem", "--tls-key": "alice.key", "--tls-client-ca": "alice.pem"}
+
+
+@pytest.mark.parametrize("option", TLS)
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("nowhere", "cannot read {option} nowhere: No such file or directory\n  check its path\n"),
+        ("alice.p", "cannot read {option} alice.p: No such file or directory\n  did you mean alice.pem"),
+        ("directory", "cannot read {option} directory: Is a directory\n  check its path\n"),
+        ("notes.txt", "{option} notes.txt holds no "),
+        ("empty.pem", "{option} empty.pem holds no "),
+        ("damaged.pem", "{option} damaged.pem"),
+    ],
+)
+def test_a_file_that_is_not_for_tls_is_named_with_its_option(
+    option: str, file: str, words: str, tls_files: Path, capsys: Output
+) -> None:
+    given = [word for pair in (TLS | {option: file}).items() for word in pair]
+    assert run(["serve", "--memory", "--port", "0", *given]) == 2
+    assert words.format(option=option) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (
+            "bob.key",
+            (
+                "the private key in --tls-key bob.key does not belong to the certificate in "
+                "--tls-cert alice.pem\n  give the key with which it was made\n"
+            ),
+        ),
+        (
+            "encrypted.key",
+            "the private key in --tls-key encrypted.key is encrypted\n  give a key without a password\n",
+        ),
+        (
+            "alice.pem",
+            (
+                "--tls-key alice.pem holds no private key, but a certificate\n"
+                "  check that certificate and key are not swapped\n"
+            ),
+        ),
+    ],
+)
+def test_a_key_that_does_not_fit(key: str, words: str, tls_files: Path, capsys: Output) -> None:
+    assert run(["serve", "--memory", "--port", "0", "--tls-cert", "alice.pem", "--tls-key", key]) == 2
+    assert capsys.readouterr().err == f"fencepost: {words}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ('ssl_cafile = "nowhere"', "cannot read ssl_cafile nowhere: No such file or directory; check"),
+        ('ssl_cafile = "notes.txt"', "ssl_cafile notes.txt holds no certificate; give a file in PEM format"),
+        ('ssl_certfile = "directory"', "cannot read ssl_certfile directory: Is a directory; check its path"),
+        (
+            'ssl_certfile = "alice.pem"\nssl_keyfile = "bob.key"',
+            "the private key in ssl_keyfile bob.key does not belong to the certificate in ssl_certfile alice",
+        ),
+    ],
+)
+def test_a_file_of_a_client_is_named_with_its_setting(
+    settings: str, words: str, tls_files: Path, capsys: Output
+) -> None:
+    Path("client.toml").write_text(f'security_protocol = "SSL"\n{settings}')
+    assert run(["topic", "list", "--command-config", "client.toml"]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.endswith("\n  correct client.toml; `fencepost help access` shows the settings\n")
+
+
+@pytest.mark.parametrize("option", ["--users", "--acls"])
+def test_a_file_of_users_or_rights_is_wrong_usage(option: str, tls_files: Path, capsys: Output) -> None:
+    for file, words in {
+        "notes.txt": f"{option} notes.txt: not TOML",
+        "directory": f"cannot read {option} directory: Is a directory",
+        "nowhere": f"cannot read {option} nowhere: No such file or directory",
+    }.items():
+        assert run(["serve", "--memory", "--port", "0", option, file]) == 2
+        assert capsys.readouterr().err.startswith(f"fencepost: {words}")
 
 
 USERS = "alice", "bob"

@@ -14,7 +14,7 @@ from fencepost.client.batch import OnDelivery, ProducerBatch
 from fencepost.client.errors import ClientClosed
 from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
 from fencepost.client.security import Handshake, Security, SecuritySettings, StartHandshake
-from fencepost.protocol.tls import TlsChannel, client_context
+from fencepost.protocol.tls import PemFile, TlsChannel, client_context
 
 Clock = Callable[[], int]
 
@@ -100,9 +100,9 @@ def handshakes(settings: SecuritySettings) -> StartHandshake | None:
     context = None
     if security.has_tls:
         context = client_context(
-            security.ssl_cafile,
-            security.ssl_certfile,
-            security.ssl_keyfile,
+            _pem_file("ssl_cafile", security.ssl_cafile),
+            _pem_file("ssl_certfile", security.ssl_certfile),
+            _pem_file("ssl_keyfile", security.ssl_keyfile),
             check_hostname=security.ssl_check_hostname,
         )
 
@@ -111,6 +111,10 @@ def handshakes(settings: SecuritySettings) -> StartHandshake | None:
         return Handshake(security, tls, secrets.token_urlsafe(24))
 
     return start
+
+
+def _pem_file(setting: str, path: str | None) -> PemFile | None:
+    return None if path is None else PemFile(setting, path)
 
 
 def connecting_socket(info: AddressInfo) -> socket.socket:
