@@ -124,6 +124,68 @@ def test_an_error_of_the_user_shows_the_lines_of_the_user(
     pytester.runpytest("--full-trace").stdout.fnmatch_lines("*raise *")
 
 
+@pytest.mark.parametrize(
+    ("line", "says", "cause"),
+    [
+        (
+            'fencepost.Admin(broker.address, security_protocol="SSL", ssl_cafile="nowhere.pem")',
+            "*BadCertificate: cannot read ssl_cafile nowhere.pem: *",
+            "FileNotFoundError: *",
+        ),
+        (
+            'fencepost.Broker(tls_cert="nowhere.pem", tls_key="nowhere.pem").start()',
+            "*BadCertificate: cannot read tls_cert nowhere.pem: *",
+            "FileNotFoundError: *",
+        ),
+        ("app.call(broker)", "*app.AppFailed", "E *RequestFailed: *'nope' does not exist*"),
+        (
+            "app.handle(broker)",
+            "*RequestFailed: *'nope' does not exist*",
+            "*json/decoder.py:*JSONDecodeError",
+        ),
+    ],
+)
+def test_the_causes_of_an_error_show_the_lines_of_the_user(
+    pytester: pytest.Pytester, line: str, says: str, cause: str
+) -> None:
+    pytester.makepyfile(
+        app="""
+        import json
+        import fencepost
+
+        class AppFailed(Exception):
+            pass
+
+        def call(broker):
+            with fencepost.Admin(broker.address) as admin:
+                try:
+                    admin.describe_topic("nope")
+                except fencepost.RequestFailed as problem:
+                    raise AppFailed from problem
+
+        def handle(broker):
+            try:
+                json.loads("not JSON")
+            except ValueError:
+                with fencepost.Admin(broker.address) as admin:
+                    admin.describe_topic("nope")
+        """,
+        test_it=f"""
+        import app
+        import fencepost
+
+        def test_it(fencepost_broker):
+            broker = fencepost_broker
+            {line}
+        """,
+    )
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines_random([f">*{line[:20]}*", f"E *{says}", cause])
+    result.stdout.no_fnmatch_line("*fencepost/*.py:*")
+    pytester.runpytest("--full-trace").stdout.fnmatch_lines("*fencepost/*.py:*")
+
+
 def test_a_fault_that_never_struck_is_one_line(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
