@@ -305,6 +305,10 @@ class BrokerFaultInjector:
         ]
         return self._stops(carried, *points) or self._queues(carried)
 
+    def delays(self, connection: Link) -> bool:
+        """Whether requests of this connection wait for one that is held or late."""
+        return self.lines.has(connection, are_requests=True)
+
     def _queues(self, carried: Carried) -> bool:
         """Put a message at the end of its line, if its connection is held."""
         is_behind = self.lines.waits(carried)

@@ -82,6 +82,10 @@ class MessageLines:
     _lines: dict[Line, deque[InLine]] = attrs.Factory(dict[Line, deque[InLine]])
     _moving: set[Line] = attrs.Factory(set[Line])
 
+    def has(self, connection: Link, *, are_requests: bool) -> bool:
+        """Whether a message of this connection waits in this direction."""
+        return (connection.number, are_requests) in self._lines
+
     def waits(self, carried: Carried) -> bool:
         """Whether other messages are before this one."""
         line = self._lines.get(carried.line)

@@ -420,10 +420,14 @@ class Server:
                 if connection.is_closed:
                     return
                 connection.took_ns = time.monotonic_ns()
-                for arrived in requests[start : start + REQUESTS_AT_ONCE]:
-                    if arrived is requests[-1]:
-                        connection.reserved = room  # it is given back with the reply to the last one
-                    self._begin(connection, arrived)
+                end = start + REQUESTS_AT_ONCE
+                part = requests[start:end]
+                self._begin_each(connection, part[:-1])
+                if end >= len(requests) and not connection.is_closed:
+                    connection.reserved = room  # it is given back with the reply to the last one
+                self._begin_each(connection, part[-1:])
+                if connection.is_closed:
+                    self._begin_each(connection, requests[end:])
                 self._handle(connection)
 
     @asynccontextmanager
@@ -446,7 +450,15 @@ class Server:
     def _go_on(self, connection: Connection, asked: Asked) -> None:
         if asked.pieces is not None:
             connection.send(asked.pieces)
-        for arrived in asked.requests:
+        self._begin_each(connection, asked.requests)
+
+    def _begin_each(self, connection: Connection, requests: Sequence[RequestFrame]) -> None:
+        """Begin what one request has become. If a fault closes the connection at one of them, the rest never
+        arrives, except after one that arrives late.
+        """
+        for arrived in requests:
+            if connection.is_closed and not self.faults.delays(connection):
+                return
             self._begin(connection, arrived)
 
     def _begin(self, connection: Connection, arrived: RequestFrame) -> None:

@@ -13,6 +13,7 @@ from fencepost.broker.contract import Input, Outcome, Received
 from fencepost.broker.server import REQUESTS_AT_ONCE
 from fencepost.kafka_bridge.connection import KafkaProtocol
 from fencepost.protocol.frames import ReplyFrame
+from fencepost.protocol.messages import FindCoordinator
 from fencepost.protocol.wire_protocol import Asked
 from tests.attack.kafka_frames import FIND_COORDINATOR, OFFSET_FETCH, encoded
 from tests.broker.test_connections import Rounds, until
@@ -95,6 +96,65 @@ async def test_a_request_that_becomes_many_for_the_node_is_carried_out_in_parts(
     assert taken.total() == 2 * COUNT
     assert max(taken.values()) == REQUESTS_AT_ONCE
     assert room.count(0) == 2, "only the last reply gives the room back"
+
+
+def keys(count: int) -> bytes:
+    return encoded(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=NAMES[:count])
+
+
+@pytest.mark.parametrize("count", [20, COUNT], ids=["at once", "in parts"])
+@pytest.mark.parametrize(
+    ("fault", "taken"),
+    [
+        ("when * sends FindCoordinator #3 do drop", 2),
+        ("when * sends FindCoordinator #3 do close the connection", 3),
+        ("when broker receives FindCoordinator #3 do drop", 2),
+        (f"when * sends FindCoordinator #{COUNT - 1} do close the connection", COUNT - 1),
+        ("when * sends FindCoordinator #3 do crash broker", 0),  # nothing is handled before the turn
+    ],
+)
+async def test_after_a_fault_nothing_more_of_the_request_reaches_the_node(
+    fault: str, taken: int, count: int
+) -> None:
+    taken = min(taken, count)
+    asked: list[str] = []
+    async with serving() as (server, wires):
+        await (await wires.open()).prepare()
+        watch = server.host.watch
+
+        def noted(arrived: Input, outcome: Outcome) -> None:
+            if type(arrived) is Received and type(arrived.request) is FindCoordinator:
+                asked.append(arrived.request.key)
+            if watch is not None:
+                watch(arrived, outcome)
+
+        server.host.watch = noted
+        server.faults.add(fault)
+        wire = await wires.open()
+        await wire.stream.send_all(keys(count))
+        if taken < count:
+            assert await wire.is_closed_by_peer()
+        else:
+            await answered(wire)
+        assert server.connections.requests.taken == 0
+    assert asked == NAMES[:taken]
+
+
+@pytest.mark.parametrize("count", [20, COUNT], ids=["at once", "in parts"])
+async def test_a_request_that_is_late_arrives_whole(count: int) -> None:
+    """Its connection is closed before it arrives; that is not a reason to lose the rest."""
+    asked: list[str] = []
+    async with serving() as (server, wires):
+        await (await wires.open()).prepare()
+        server.host.watch = lambda arrived, _: asked.append(type(arrived).__name__)
+        planned = server.faults.add("when * sends FindCoordinator do delay until after 1 min")
+        wire = await wires.open()
+        await wire.stream.send_all(keys(count))
+        assert await wire.is_closed_by_peer()
+        assert "Received" not in asked
+        server.faults.end(planned.number)
+        server.turn()
+    assert asked.count("Received") == count
 
 
 async def test_a_client_may_leave_while_its_request_is_carried_out() -> None:
