@@ -36,7 +36,7 @@ from cyclopts import (
 from fencepost import __version__
 from fencepost.cli.commands import COMMANDS
 from fencepost.cli.config_file import COMMAND_LINE, ConfigFile, take_profile
-from fencepost.cli.errors import OK, STDOUT, WRONG_USAGE, CommandFailed, complain, report
+from fencepost.cli.errors import MUST_NOT_BE_EMPTY, OK, STDOUT, WRONG_USAGE, CommandFailed, complain, report
 from fencepost.cli.help_text import UsageFormatter, print_options
 from fencepost.cli.interruptions import Stopped
 from fencepost.client.kafka_options import instead_of
@@ -232,7 +232,6 @@ def _invalid(token: Token, argument: Argument, wanted: str) -> str:
 
 
 MUST_BE_UTF_8: Final = "Must be UTF-8."
-MUST_NOT_BE_EMPTY: Final = "Must not be empty."
 OPTION_LIKENESS_MIN: Final = 0.6  # lower than others: words of options are short, and one letter weighs more
 WITHOUT_COMMAND: Final = ("--version", "--help")
 MUST_BE_WHOLE: Final = "Must be a whole number."

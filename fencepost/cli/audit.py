@@ -16,7 +16,7 @@ from fencepost.check.findings import Findings
 from fencepost.cli.check import print_findings
 from fencepost.cli.errors import CHECK_THE_PATH, WrongUsage
 from fencepost.cli.likely_paths import did_you_mean_beside
-from fencepost.cli.options import AsJson
+from fencepost.cli.options import NOT_EMPTY, AsJson
 from fencepost.cli.output import print_progress
 from fencepost.cli.spark_calls import start_spark, with_spark
 from fencepost.journal.disk import DiskStorage
@@ -34,10 +34,10 @@ def audit(
     /,
     *more: str,
     acks: Path | None = None,
-    source: Annotated[str | None, Parameter(name="--input")] = None,
-    target: Annotated[str | None, Parameter(name="--output")] = None,
-    by: str | None = None,
-    master: str = "local[*]",
+    source: Annotated[str | None, NOT_EMPTY, Parameter(name="--input")] = None,
+    target: Annotated[str | None, NOT_EMPTY, Parameter(name="--output")] = None,
+    by: Annotated[str | None, NOT_EMPTY] = None,
+    master: Annotated[str, NOT_EMPTY] = "local[*]",
     as_json: AsJson = False,
 ) -> int:
     """Look for broken guarantees in the logs, with Spark.

@@ -20,6 +20,7 @@ from fencepost.cli.errors import ADVICE, CommandFailed, WrongUsage, complain
 from fencepost.cli.options import (
     ANSWER_MS,
     LOCAL,
+    NOT_EMPTY,
     AsJson,
     ClientId,
     ClusterOptions,
@@ -120,7 +121,7 @@ class OutputOptions:
         if self.format == "jsonl":
             return lambda record: print_json(facts(record, base64=self.base64))
         dialect = TextDialect(
-            separator=self.separator or ("," if self.format == "csv" else "\t"),
+            separator=("," if self.format == "csv" else "\t") if self.separator is None else self.separator,
             null=NULL if self.null is None else self.null,
             base64=self.base64,
             escapes_controls=is_terminal(),
@@ -168,8 +169,8 @@ def consume(
     topic: InTopic,
     *,
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
-    from_: Annotated[str | None, Parameter(("--from", "-o"), allow_leading_hyphen=True)] = None,
-    until: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    from_: Annotated[str | None, NOT_EMPTY, Parameter(("--from", "-o"), allow_leading_hyphen=True)] = None,
+    until: Annotated[str | None, NOT_EMPTY, Parameter(allow_leading_hyphen=True)] = None,
     partition: InPartitions = (),
     group: Annotated[str | None, Parameter(alias="-g")] = None,
     max_: Annotated[int | None, Parameter(("--max", "-n"), validator=validators.Number(gte=1))] = None,

@@ -16,7 +16,7 @@ from cyclopts import Parameter, validators
 from fencepost.cli.errors import WrongUsage
 from fencepost.cli.files import PICTURE, Target
 from fencepost.cli.html_pages import Pages, numbered
-from fencepost.cli.options import Flag
+from fencepost.cli.options import NOT_EMPTY, Flag
 from fencepost.cli.table import terminal_width
 
 if TYPE_CHECKING:
@@ -64,14 +64,21 @@ class DrawOptions:
     ] = 1.0
     since: Annotated[
         str,
-        Parameter("--from", show_default=False, help="First step to show: the number of a message, or a time"
-                  " such as 3.8ms."),
-    ] = ""  # fmt: skip
+        NOT_EMPTY,
+        Parameter(
+            "--from",
+            show_default=False,
+            help="First step to show: the number of a message, or a time such as 3.8ms.",
+        ),
+    ] = ""
     until: Annotated[
-        str, Parameter(show_default=False, help="Last step to show, as if the run had ended there.")
+        str,
+        NOT_EMPTY,
+        Parameter(show_default=False, help="Last step to show, as if the run had ended there."),
     ] = ""
     only: Annotated[
         str,
+        NOT_EMPTY,
         Parameter(
             show_default=False, help='Lanes (columns) to show, by their names: "p,node 1,txn app,log t-0".'
         ),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import attrs
 
@@ -30,7 +30,7 @@ from fencepost.cli.log_files import (
     refuse_pipe,
     segment_files,
 )
-from fencepost.cli.options import AsJson, Flag
+from fencepost.cli.options import NOT_EMPTY, AsJson, Flag
 from fencepost.cli.output import Json, print_json, text_of
 from fencepost.cli.table import moment
 from fencepost.journal.disk import DiskStorage
@@ -76,7 +76,7 @@ def dump(
     path: Path,
     /,
     *,
-    topic: tuple[str, ...] = (),
+    topic: Annotated[tuple[str, ...], NOT_EMPTY] = (),
     records: Flag = False,
     indexes: Flag = False,
     as_json: AsJson = False,

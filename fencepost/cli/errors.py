@@ -181,6 +181,9 @@ def _advice_on_file(problem: OSError) -> tuple[str, int]:
     return MAKE_ROOM if problem.errno in (ENOSPC, EDQUOT) else "", FAILED
 
 
+MUST_NOT_BE_EMPTY: Final = "Must not be empty."  # the value of an option
+
+
 def complain(what: str, *, then: str = "") -> None:
     """One error on stderr."""
     text = f"fencepost: {what}\n  {then}" if then else f"fencepost: {what}"

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fencepost.check.findings import counted
 from fencepost.cli.errors import OK, CommandFailed
 from fencepost.cli.files import refuse_uri
-from fencepost.cli.options import AsJson, Flag
+from fencepost.cli.options import NOT_EMPTY, AsJson, Flag
 from fencepost.cli.output import print_json, print_progress
 from fencepost.cli.spark_calls import start_spark, with_spark
 from fencepost.spark_bridge.export import Exported, RecordsDeleted
@@ -30,9 +30,9 @@ def export(
     /,
     *more: str,
     to: Literal["parquet"] = "parquet",
-    topic: tuple[str, ...] = (),
+    topic: Annotated[tuple[str, ...], NOT_EMPTY] = (),
     accept_loss: Flag = False,
-    master: str = "local[*]",
+    master: Annotated[str, NOT_EMPTY] = "local[*]",
     as_json: AsJson = False,
 ) -> int:
     """Copy committed records to Parquet files, with Spark.

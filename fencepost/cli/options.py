@@ -6,15 +6,22 @@ import re
 import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import attrs
-from cyclopts import Parameter, Token, validators
+from cyclopts import Parameter, Token, convert, validators
 
 from fencepost.cli import environment
 from fencepost.cli.config_file import COMMAND_LINE, ENVIRONMENT
 from fencepost.cli.environment import security_variables, variable
-from fencepost.cli.errors import CREATE_THE_TOPIC, NO_BROKER, START_A_BROKER, CommandFailed, WrongUsage
+from fencepost.cli.errors import (
+    CREATE_THE_TOPIC,
+    MUST_NOT_BE_EMPTY,
+    NO_BROKER,
+    START_A_BROKER,
+    CommandFailed,
+    WrongUsage,
+)
 from fencepost.cli.files import read_toml
 from fencepost.cli.likely_names import NameKind, suggesting
 from fencepost.cli.times import seconds_given
@@ -100,6 +107,16 @@ AS_TIME: Final = Parameter(
 """A number of seconds that is given as 500ms, 90s, 10m or 1h30m."""
 TimeBudget = Annotated[float | None, AS_TIME, Parameter("--for", show_default=False)]
 """How long a command may search."""
+
+
+def _not_empty(kind: Any, tokens: Sequence[Token]) -> object:
+    if any(not token.value for token in tokens):
+        raise ValueError(MUST_NOT_BE_EMPTY)
+    return cast("object", convert(kind, tokens))
+
+
+NOT_EMPTY: Final = Parameter(converter=_not_empty)
+"""A text that would be ignored if it were empty, as it is when a variable of the shell is not set."""
 
 
 def is_offset(given: str) -> bool:

@@ -21,7 +21,7 @@ from fencepost.check.findings import counted
 from fencepost.cli.drawing import NO_DRAWING, DrawOptions, Pictures
 from fencepost.cli.errors import FAILED, OK, WrongUsage
 from fencepost.cli.html_pages import files_line
-from fencepost.cli.options import AsJson, Flag, TimeBudget
+from fencepost.cli.options import NOT_EMPTY, AsJson, Flag, TimeBudget
 from fencepost.cli.output import Json, print_json
 from fencepost.cli.scenario_files import Chosen, chosen, files_of
 from fencepost.cli.table import GREEN, RED, print_table, styled, terminal_width
@@ -42,7 +42,7 @@ FEW: Final = 2  # up to this number of scenarios, every run is described in full
 def run(
     *scenarios: str,
     list_: Annotated[bool, Parameter("--list", negative="")] = False,
-    variant: str | None = None,
+    variant: Annotated[str | None, NOT_EMPTY] = None,
     draw: DrawOptions = NO_DRAWING,
     output: Path | None = None,
     junit: Path | None = None,

@@ -21,7 +21,7 @@ from fencepost.cli.errors import OK, CommandFailed, WrongUsage, complain
 from fencepost.cli.files import read_text, refuse_uri
 from fencepost.cli.likely_paths import did_you_mean_beside
 from fencepost.cli.log_lines import LogFormat, LogLevel, writing_log
-from fencepost.cli.options import Flag, WithoutFixes, settings_in
+from fencepost.cli.options import NOT_EMPTY, Flag, WithoutFixes, settings_in
 
 if TYPE_CHECKING:
     import trio
@@ -77,7 +77,7 @@ def serve(
     fault: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     follow: Flag = False,
     metrics_port: PortNumber | None = None,
-    metrics_host: str = "127.0.0.1",
+    metrics_host: Annotated[str, NOT_EMPTY] = "127.0.0.1",
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
     with_parent: Annotated[bool, _Hidden] = False,

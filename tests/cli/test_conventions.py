@@ -547,9 +547,24 @@ def test_completion_is_installed(
         (["run", "zombie_fencing", "--svg"], "--svg"),
         (["run", "zombie_fencing", "--html"], "--html"),
         (["topic", "list", "--command-config"], "--command-config"),
+        (["run", "zombie_fencing", "--variant"], "--variant"),
+        (["run", "zombie_fencing", "--text", "--from"], "--from"),
+        (["run", "zombie_fencing", "--text", "--until"], "--until"),
+        (["run", "zombie_fencing", "--text", "--only"], "--only"),
+        (["consume", "t", "--from"], "--from"),
+        (["consume", "t", "-o"], "-o"),
+        (["consume", "t", "--until"], "--until"),
+        (["audit", "data", "--output", "t", "--by", "key", "--input"], "--input"),
+        (["audit", "data", "--output"], "--output"),
+        (["audit", "data", "--by"], "--by"),
+        (["audit", "data", "--master"], "--master"),
+        (["export", "data", "lake", "--master"], "--master"),
+        (["export", "data", "lake", "--topic"], "--topic"),
+        (["dump", "data", "--topic"], "--topic"),
+        (["serve", "--memory", "--metrics-port", "0", "--metrics-host"], "--metrics-host"),
     ],
 )
-def test_an_empty_path_is_not_the_current_directory(
+def test_an_empty_value_is_not_a_missing_option(
     words: list[str], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As of a shell variable that is not set."""

@@ -131,6 +131,7 @@ def test_lines_keep_nulls_and_tombstones(tool: DataTool, topic: str) -> None:
     ]  # fmt: skip
     assert tool("consume", topic) == "k\t\\N\nk\t\n\\N\n\n"
     assert tool("consume", topic, "--null", "NULL", "-K", "|") == "k|NULL\nk|\nNULL\n\n"
+    assert tool("consume", topic, "--null", "NULL", "-K", "") == "kNULL\nk\nNULL\n\n"
 
 
 def test_what_is_the_same_for_every_record(tool: DataTool, topic: str) -> None:
