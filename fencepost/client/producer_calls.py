@@ -33,6 +33,7 @@ from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetad
 from fencepost.client.metadata import MetadataNumber
 from fencepost.client.network import ROOM
 from fencepost.client.producer import ProducerMachine
+from fencepost.client.producer_states import ProducerState
 from fencepost.client.settings import ABORT_GRACE_MS, CLOSE_TIMEOUT_MS, UNKNOWN_PATIENCE_MS
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
@@ -293,6 +294,11 @@ class ProducerCalls:
 
     def commit_block(self) -> CallScript[None]:
         """The end of a `with producer.transaction()` block: commits, or aborts if that fails."""
+        if self._machine.state is ProducerState.READY:
+            raise WrongState(
+                "the transaction was ended inside its transaction() block, which commits it at its end: "
+                "leave out the call of commit_transaction() or, to abort, raise an exception"
+            )
         try:
             yield from self.commit_transaction()
         except GeneratorExit:

@@ -152,4 +152,7 @@ _NOTES: Final = {
 
 def refusal(call: ProducerInput, state: ProducerState) -> str:
     """The message for a call that a transactional producer refuses in this state."""
-    return f"{call.value}() is not allowed in state {state.value!r}: {_NOTES[state]}"
+    note = _NOTES[state]
+    if call is _I.INIT and state in (_S.READY, _S.IN_TRANSACTION):
+        note = "it has been called already, and a producer needs it once"
+    return f"{call.value}() is not allowed in state {state.value!r}: {note}"

@@ -499,8 +499,29 @@ async def a_producer_says_which_call_comes_first(clients: Clients) -> None:
         await producer.init_transactions()
         with pytest.raises(WrongState, match=r"begin_transaction\(\) begins one"):
             await producer.commit_transaction()
+        with pytest.raises(WrongState, match="it has been called already"):
+            await producer.init_transactions()
     with pytest.raises(WrongState):
         await producer.init_transactions()
+
+
+@story
+async def a_block_says_that_its_transaction_was_ended_inside(clients: Clients) -> None:
+    async with clients.producer(transactional_id="pay") as producer:
+        await producer.init_transactions()
+        with pytest.raises(WrongState, match=r"ended inside its transaction\(\) block, which commits it"):
+            async with producer.transaction():
+                await producer.commit_transaction()
+        with pytest.raises(WrongState, match=r"leave out the call of commit_transaction\(\) or, to abort"):
+            async with producer.transaction():
+                await producer.abort_transaction()
+        with pytest.raises(ValueError, match="of the program"):  # noqa: PT012 - the program aborts, then raises
+            async with producer.transaction():
+                await producer.abort_transaction()
+                raise ValueError("of the program")
+        async with producer.transaction():
+            await producer.commit_transaction()
+            producer.begin_transaction()
 
 
 # --- consuming ----------------------------------------------------------------------------------------------
