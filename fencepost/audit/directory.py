@@ -88,6 +88,7 @@ def known_cluster(layout: LogLayout) -> KraftCluster:
             storage,
             METADATA_PARTITION,
             was_closed=False,
+            may_be_torn=True,
             contents=internals.contents(METADATA_PARTITION),
             findings=findings,
             is_sparse=layout.is_sparse,

@@ -23,7 +23,15 @@ from fencepost.check.findings import Findings, Place
 from fencepost.check.kafka_directory import check_kafka_directory
 from fencepost.check.records import Internals, reading_order
 from fencepost.check.scan import ScannedLog, scan_log, sizes_of
-from fencepost.check.sealed_files import CLEAN_FILE, Object, promised_end, sealed_object
+from fencepost.check.sealed_files import (
+    CLEAN_FILE,
+    MANIFEST,
+    Object,
+    is_of_this_boot,
+    object_or_empty,
+    promised_end,
+    sealed_object,
+)
 from fencepost.check.txn_consistency import check_histories, check_markers, check_open
 from fencepost.journal.data_directory import partitions_in
 from fencepost.journal.layouts import KafkaLayout, open_layout
@@ -64,6 +72,7 @@ def check_logs(storage: StorageReader) -> Findings:
     findings = Findings()
     internals = Internals(findings)
     closed = _closed(storage, findings)
+    kept_power = _has_kept_power(storage)
     whole: list[ScannedLog] = []
     cluster, topic_ids = internals.cluster, dict[str, bytes]()
     known: set[TopicPartition] | None = None  # unless all of the metadata can be read
@@ -76,7 +85,8 @@ def check_logs(storage: StorageReader) -> Findings:
             mark = closed.get(str(partition))
             end = promised_end(storage, str(partition), mark)
             log = scan_log(
-                storage, partition, was_closed=mark is not None, findings=findings,
+                storage, partition, was_closed=mark is not None,
+                may_be_torn=mark is None or not kept_power, findings=findings,
                 contents=(internals if is_known else Internals(findings)).contents(partition),
                 promised=end.offset, lost_power=end.lost_power,
             )  # fmt: skip
@@ -91,9 +101,7 @@ def check_logs(storage: StorageReader) -> Findings:
                 whole.append(log)
             for segment in log.segments:
                 segment.batches.clear()  # the other checks need only the state after them
-    for name in storage.directories():
-        if ASIDE in name:
-            findings.note(Place(name), "files that were set aside", SET_ASIDE)
+    _name_set_aside(storage, findings)
     _check_catalogue(storage, closed, cluster, findings)
     _check_against_metadata(storage, whole, cluster, findings)
     _check_offsets(whole, internals, findings)
@@ -111,6 +119,22 @@ def _is_foreign(
         findings.problem(Place(str(partition)), why, means)
         findings.partitions += 1
     return bool(why)
+
+
+def _name_set_aside(storage: StorageReader, findings: Findings) -> None:
+    for name in storage.directories():
+        if ASIDE in name:
+            findings.note(Place(name), "files that were set aside", SET_ASIDE)
+
+
+def _has_kept_power(storage: StorageReader) -> bool:
+    """Whether a broker has served this directory since the machine started: its start has mended what the
+    last loss of power tore.
+    """
+    return any(
+        is_of_this_boot(storage, object_or_empty(storage, f"{directory}/{MANIFEST}"))
+        for directory in storage.directories()
+    )
 
 
 def _closed(storage: StorageReader, findings: Findings) -> dict[str, Object]:

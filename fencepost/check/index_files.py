@@ -154,7 +154,7 @@ class IndexFiles:
     def _has_final_indexes(self, segment: ScannedSegment) -> bool:
         """Whether the indexes of a segment are complete, and no loss of power can have torn them."""
         log = self.log
-        is_synced = log.was_closed or log.is_sparse or segment.base_offset in self.synced_segments
+        is_synced = not log.may_be_torn or log.is_sparse or segment.base_offset in self.synced_segments
         return segment.is_final and is_synced
 
     def _without_lost_end(

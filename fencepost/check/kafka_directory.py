@@ -60,6 +60,7 @@ def check_kafka_directory(directory: KafkaDirectory) -> Findings:
                 directory.storage,
                 partition,
                 was_closed=was_closed,
+                may_be_torn=not was_closed,
                 contents=internals.contents(partition),
                 findings=findings,
                 is_sparse=True,

@@ -130,7 +130,7 @@ class Promises:
             self.findings.problem(place, str(error), RENAMED)
             return None
         except ValueError as error:
-            self.findings.tell(self.log.was_closed or is_synced, place, str(error), means)
+            self.findings.tell(not self.log.may_be_torn or is_synced, place, str(error), means)
             return None
 
     def _check_manifest(self, manifest: Object, stored_log_start: int, *, knows_beginning: bool) -> None:

@@ -113,6 +113,8 @@ class ScannedLog:
     """The offset below which a start of the broker demands every byte."""
     lost_power: bool = False
     """Whether a loss of power may have taken bytes that were not synced, also from the middle of the log."""
+    may_be_torn: bool = False
+    """Whether a kill or a loss of power may have torn the small files that a clean stop does not sync."""
     is_cut: bool = False
     """Whether the next start cuts it off after the last of its segments."""
     segments: list[ScannedSegment] = attrs.Factory(list[ScannedSegment])
@@ -212,16 +214,17 @@ def scan_log(
     partition: TopicPartition,
     *,
     was_closed: bool,
+    may_be_torn: bool,
     contents: RecordReader,
     findings: Findings,
     is_sparse: bool = False,
     promised: int = 0,
     lost_power: bool = False,
 ) -> ScannedLog:
-    """Reads all segments of a partition. `was_closed`: its broker stopped cleanly. `is_sparse`, `promised`
-    and `lost_power`: as in ScannedLog.
+    """Reads all segments of a partition. `was_closed`: its broker stopped cleanly. `may_be_torn`,
+    `is_sparse`, `promised` and `lost_power`: as in ScannedLog.
     """
-    log = ScannedLog(partition, was_closed, is_sparse, promised, lost_power)
+    log = ScannedLog(partition, was_closed, is_sparse, promised, lost_power, may_be_torn)
     sizes = sizes_of(storage, log.directory)
     scan = _Scan(storage, log, contents, findings)
     for base, size in sizes.items():

@@ -152,7 +152,7 @@ class SnapshotFiles:
         data = self.storage.read_file(place.file) or b""
         torn = why_torn(data)
         if torn:  # as a loss of power may leave it
-            self.findings.tell(log.was_closed, place, torn, DROPPED)
+            self.findings.tell(not log.may_be_torn, place, torn, DROPPED)
             return
         if self.known.is_unlisted(offset):
             self.findings.note(place, f"{MANIFEST} does not list it yet", DROPPED)

@@ -904,6 +904,28 @@ def test_what_a_kill_leaves_is_a_note_until_somebody_says_that_it_stopped_in_ord
     assert found(stopped, attrs.evolve(fault, severity=Severity.PROBLEM))
 
 
+SYNCED = (SMALL_LOG, f"{SECOND}.index", "orders-1/")  # by a clean stop, or not a matter of power
+UNSYNCED = [fault for fault in [*LEFT_BEHIND, *TORN_INDEXES] if fault.file not in SYNCED]
+
+
+@pytest.mark.parametrize("fault", UNSYNCED, ids=name_of)
+def test_what_a_loss_of_power_tears_after_a_clean_stop_is_a_note(fault: Fault) -> None:
+    """A stop syncs the log, but not the manifest, the last indexes and the snapshot: a start mends them."""
+    at = closed()
+    at.boot_id = "the next"
+    assert found(plant(fault, at), fault)
+    assert not [f for f in check_directory(at).found if f.severity is Severity.PROBLEM]
+    directory = DataDirectory.open(at)
+    for partition in directory.partitions():
+        directory.journal(partition)
+    directory.close()
+    assert not found(at, fault)
+    fault.plant(served_since := closed())
+    served_since.boot_id = "the next"
+    adjust("__cluster_metadata-0/manifest.json", boot_id="the next")(served_since)
+    assert found(served_since, attrs.evolve(fault, says="", severity=Severity.PROBLEM))
+
+
 @pytest.mark.parametrize("fault", TORN_INDEXES, ids=name_of)
 def test_a_torn_index_is_a_note_as_long_as_the_next_start_rebuilds_it(fault: Fault) -> None:
     """It was never synced, and after a stop the mark vouches for it."""
