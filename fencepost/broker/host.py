@@ -435,7 +435,7 @@ class Host:
 
     def log_sizes(self) -> dict[TopicPartition, int]:
         """The bytes of each log that this node leads and that has files."""
-        return {key: held.journal.size for key, held in self.held.items()}
+        return {key: held.journal.segments.size for key, held in self.held.items()}
 
     def led_journal(self, key: TopicPartition) -> Journal:
         """The log of a partition that this node leads. Raises StorageError when a later leader closed or

@@ -44,11 +44,11 @@ def order_to_lead(
         partition=journal.partition,
         leader_epoch=leader_epoch,
         log_start_offset=journal.log_start_offset,
-        oldest_offset=journal.oldest_offset,
-        batch_start=journal.batch_start(journal.log_start_offset),
+        oldest_offset=journal.segments.oldest_offset,
+        batch_start=journal.segments.batch_start(journal.log_start_offset),
         snapshot=None if found is None else (found[0], tuple(found[1])),
         is_restart=is_restart,
-        batches=journal.batches(journal.oldest_offset if found is None else found[0]),
+        batches=journal.segments.batches(journal.segments.oldest_offset if found is None else found[0]),
     )
 
 
@@ -116,11 +116,11 @@ class LedLogs:
         found = journal.newest_snapshot(journal.log_end_offset) if may_use_snapshot(key) else None
         for removed in journal.take_removed_snapshots():
             host.warn(removed)
-        if found is None and journal.oldest_offset and may_use_snapshot(key):
+        if found is None and journal.segments.oldest_offset and may_use_snapshot(key):
             host.warn(
-                f"{key}: the records before offset {journal.oldest_offset} were deleted, and no snapshot is "
-                "left that names their producers. If one of these retries its last batch, the batch is "
-                "stored again"
+                f"{key}: the records before offset {journal.segments.oldest_offset} were deleted, and no "
+                "snapshot is left that names their producers. If one of these retries its last batch, the "
+                "batch is stored again"
             )
         order = order_to_lead(journal, assign.leader_epoch, found, is_restart=is_restart)
         host.take(order, now)  # reads the log within this step, before anything else writes to it

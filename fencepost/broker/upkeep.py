@@ -49,7 +49,7 @@ class Upkeep:
         journal = self.host.writable_journal(key)
         if journal is None or key in self.cleanings or key in self.uncleanable:
             return
-        if journal.active_bytes < order.active_bytes_max or self._rolls(journal):
+        if journal.segments.active.size < order.active_bytes_max or self._rolls(journal):
             try:
                 planned = plan_cleaning(journal, order.rules)
             except StorageError as problem:  # it only read: the log is served as before

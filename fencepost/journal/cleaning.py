@@ -79,7 +79,7 @@ def plan_cleaning(journal: Journal, rules: CleaningRules) -> Cleaning | None:
 
 def _cleanable(journal: Journal, rules: CleaningRules) -> Iterator[Segment]:
     """Full segments below the last stable offset, up to the first one with records that are too young."""
-    for segment in journal.full_segments:
+    for segment in journal.segments.full:
         is_young = (
             rules.min_compaction_lag_ms > 0
             and segment.end_offset > journal.first_dirty_offset
@@ -107,7 +107,7 @@ class Cleaning:
         self.is_cancelled = False
         self._rules = rules
         end = segments[-1].end_offset if rules.until is None else rules.until
-        self._aborted = journal.aborted_between(segments[0].base_offset, upper=end)
+        self._aborted = journal.segments.aborted_between(segments[0].base_offset, upper=end)
         self._survey = Survey(
             first_dirty=journal.first_dirty_offset, end=end, aborted=self._aborted, producers=rules.producers
         )
@@ -155,7 +155,7 @@ class Cleaning:
         if self._rules.is_deleted:
             self.journal.forget_snapshots(after=made.base_offset, before=made.end_offset)
         else:
-            self.journal.forget_snapshots(after=self.journal.oldest_offset, before=self._survey.end)
+            self.journal.forget_snapshots(after=self.journal.segments.oldest_offset, before=self._survey.end)
 
     def _batches(self, segment: Segment) -> Iterator[Batch]:
         for header, batch in segment.all_batches():

@@ -1,6 +1,6 @@
-"""One partition's log: append, read by offset, roll, find aborted transactions and timestamps, sync.
+"""One partition's log: append, roll, sync, retention, manifest. Reads are in log_segments.py.
 
-Rule: batches lie end to end from `oldest_offset` to `log_end_offset`. A journal refuses a write under an
+Rule: batches lie end to end from the first segment to `log_end_offset`. A journal refuses a write under an
 older leader epoch, and after a disk failure it refuses every write.
 """
 
@@ -20,9 +20,10 @@ older leader epoch, and after a disk failure it refuses every write.
 # writes a snapshot of its producers where the next one begins, so that a restart reads producers from there
 # instead of from the beginning of the log.
 #
-# Read. The offset index says where to start looking, the header of each batch where the next one is. A fetch
-# gets whole batches of one segment, as they are on disk. The aborted transactions that overlap it come from
-# the transaction index of this segment and of later ones: an entry is in the segment of its marker.
+# Read (log_segments.py). The offset index says where to start looking, the header of each batch where the
+# next one is. A fetch gets whole batches of one segment, as they are on disk. The aborted transactions that
+# overlap it come from the transaction index of this segment and of later ones: an entry is in the segment of
+# its marker.
 #
 # Failure. When a write or a sync has failed, no one knows what is on disk: after a failed fsync, Linux marks
 # pages that were never written as clean, so a second sync that succeeds proves nothing. The journal refuses
@@ -34,21 +35,20 @@ older leader epoch, and after a disk failure it refuses every write.
 # Order of writes. The index files, the manifest and the snapshots describe bytes that were written before
 # them. A crash between two of these writes leaves a description that says too little, never one that says too
 # much. Only a new segment is listed in the manifest before it has a file, with the snapshot that was written
-# where it begins. Batches do not name their
-# partition, so recovery could not tell a foreign segment at the end of a log from one that was begun just
-# before a kill.
+# where it begins. Batches do not name their partition, so recovery could not tell a foreign segment at the
+# end of a log from one that was begun just before a kill.
 
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
 import attrs
 
-from fencepost.journal.indexes import AbortedRange, ProducerSnapshot, collect_aborted
+from fencepost.journal.indexes import AbortedRange, ProducerSnapshot
+from fencepost.journal.log_segments import LogSegments
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
     MANIFEST_FILE,
@@ -68,7 +68,7 @@ from fencepost.journal.snapshots import open_in_snapshot
 from fencepost.journal.storage import CLEANED_SUFFIX, DamagedLog, Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError, ProtocolViolation
-from fencepost.protocol.terms import INT32_MAX, NO_LEADER_EPOCH, NO_TOPIC_ID, TopicPartition
+from fencepost.protocol.terms import INT32_MAX, NO_TOPIC_ID, TopicPartition
 
 OPEN_FILES: Final = 2  # of a journal by itself: the segment that it writes to, and one that it reads
 SEGMENT_BYTES: Final = 1 << 30  # Kafka's segment.bytes
@@ -136,11 +136,9 @@ class Journal:
         recovery = Recovery(storage, self._directory, open_files=self._open_files)
         recovered = recovery.recover(clean_mark=clean_mark, is_known=is_known, topic_id=topic_id)
         self.dropped = recovered.dropped  # what recovery dropped and why, or None
-        self._segments = recovered.segments
-        self._bases = [segment.base_offset for segment in self._segments]
-        self._active = self._segments[-1]
+        self.segments = LogSegments(recovered.segments)
         # What is below it was cleaned. A start forgets it: the first cleaning then reads everything.
-        self.first_dirty_offset = self.oldest_offset
+        self.first_dirty_offset = self.segments.oldest_offset
         self._synced = recovered.synced  # the checkpoint's entries, for the first segments
         self._unchanged = recovered.unchanged  # the last segment, while it is as a clean stop left it
         self._manifest = recovered.manifest
@@ -149,37 +147,26 @@ class Journal:
         # The first offset for readers; the batch that holds it may begin earlier.
         self.log_start_offset = recovered.log_start_offset
         self._durable_start = 0  # whether the log start that was found was ever synced is unknown
-        self._reading: Segment | None = None
-        self.log_end_offset = self._active.end_offset
-        self.leader_epoch = self._active.leader_epoch  # the newest seen; -1 before the first
+        active = self.segments.active
+        self.leader_epoch = active.leader_epoch  # the newest seen; -1 before the first
         self._durable_end = recovered.durable_end
         # A sync of the last segment synced its name, too.
-        self._names_changed = self._durable_end <= self._active.base_offset
+        self._names_changed = self._durable_end <= active.base_offset
         self._checkpoint_is_durable = True
         self.failed: str | None = None  # why this journal refuses writes
         self.is_fresh = True  # not led and not written since it was opened
         # The last segment, for the mark that this run leaves; set by a close that made all durable.
         self.next_clean_mark: SyncedSegment | None = None
         # Whether the last segment holds enough: the leader calls `roll` when its state is at the log end.
-        self.is_full = self._active.size >= self.settings.segment_bytes
+        self.is_full = active.size >= self.settings.segment_bytes
         # Set when `append` opened a segment by itself: a snapshot there makes the next start faster.
         self.snapshot_due = False
         self.remove_deleted()  # a crash may have come before
 
     @property
-    def oldest_offset(self) -> int:
-        """The base offset of the oldest segment."""
-        return self._segments[0].base_offset
-
-    @property
-    def active_bytes(self) -> int:
-        """How many bytes the active segment has."""
-        return self._active.size
-
-    @property
-    def size(self) -> int:
-        """The bytes of all segments."""
-        return sum(segment.size for segment in self._segments)
+    def log_end_offset(self) -> int:
+        """The offset of the next batch."""
+        return self.segments.end_offset
 
     def sync_full(self, segments: Sequence[Segment]) -> None:
         """Make full segments durable, before compaction removes older records because of newer ones in them.
@@ -195,7 +182,7 @@ class Journal:
     def configure(self, settings: JournalSettings) -> None:
         """Follow these settings from now on: those of the partition's topic."""
         self.settings = settings
-        self.is_full = self._active.size >= settings.segment_bytes
+        self.is_full = self.segments.active.size >= settings.segment_bytes
 
     def lead(self, leader_epoch: int) -> None:
         """A new leader takes over, before its first write; writes of older leaders are refused from now
@@ -225,7 +212,8 @@ class Journal:
             raise self._stale_leader(leader_epoch)
         if self.failed is not None:
             raise StorageError(self.failed)
-        end = self.log_end_offset
+        segments = self.segments
+        end = segments.end_offset
         last_offset = end + header.last_offset_delta
         # Leader and journal count offsets on their own. Here the two counts meet, before anything is written.
         placed = (end, header.batch_length, leader_epoch, header.crc)
@@ -239,12 +227,12 @@ class Journal:
         try:
             # Kafka's LogSegment.shouldRoll: by time, and by the 32 bits of an index entry. `is_full` covers
             # the size.
-            active = self._active
+            active = segments.active
             is_late = 0 <= active.first_timestamp < header.max_timestamp - self.settings.segment_ms
             if active.size and (is_late or last_offset - active.base_offset > INT32_MAX):
                 self._start_segment()
                 self.snapshot_due = True
-                active = self._active
+                active = segments.active
             active.append(batch, header, last_offset=last_offset, leader_epoch=leader_epoch)
             # After the batch: an entry without its marker would hide records of an open transaction.
             if aborted is not None:
@@ -253,7 +241,7 @@ class Journal:
             self._fail(error)
             raise
         self.leader_epoch = leader_epoch
-        self.log_end_offset = last_offset + 1
+        segments.end_offset = last_offset + 1
         self.is_full = active.size >= self.settings.segment_bytes
         self.is_fresh = False
 
@@ -284,11 +272,11 @@ class Journal:
         # In this order, the manifest that lists the segment lists the snapshot, too.
         self.write_snapshot(producers)
         with self._writing():
-            if self._active.size:
+            if self.segments.active.size:
                 self._start_segment()
 
     def _start_segment(self) -> None:
-        full = self._active
+        full = self.segments.active
         full.complete_time_index()
         full.save_indexes()
         self._unchanged = None
@@ -297,10 +285,7 @@ class Journal:
         self._announce(segment)
         segment.create()
         self._names_changed = True
-        # Listed before it becomes active: `sync` in a worker thread relies on this order.
-        self._segments.append(segment)
-        self._bases.append(segment.base_offset)
-        self._active = segment
+        self.segments.add(segment)
         self.is_full = False
         full.release()
 
@@ -309,7 +294,7 @@ class Journal:
         manifest does not list was not written here.
         """
         if self._manifest is not None:
-            segments = (*[each.summary for each in self._segments], segment.summary)
+            segments = (*[each.summary for each in self.segments.all], segment.summary)
             self._save_manifest(
                 attrs.evolve(
                     self._manifest,
@@ -337,12 +322,7 @@ class Journal:
                 # Only the number is written now. `remove_deleted`, or the next start, deletes the files.
                 write_log_start(self._storage, self._directory, start, self.topic_id)
             self.log_start_offset = self._durable_start = start
-        return self.batch_start(offset)
-
-    @property
-    def full_segments(self) -> tuple[Segment, ...]:
-        """All segments but the active one. They never change; cleaned ones take their place."""
-        return tuple(self._segments[:-1])
+        return self.segments.batch_start(offset)
 
     def new_segment(self, base_offset: int) -> Segment:
         """A segment that `replace_segments` will put in the place of others; its files are beside theirs."""
@@ -360,11 +340,9 @@ class Journal:
         """Put a synced segment with the same offsets in the place of neighbouring full ones. No `sync` may
         run meanwhile.
         """
-        first = bisect_right(self._bases, new.base_offset) - 1
+        first = self.segments.index(new.base_offset)
         after = first + len(old)
-        assert tuple(old) == tuple(self._segments[first:after]), (
-            "the segments that were cleaned are still here"
-        )
+        assert tuple(old) == self.segments.full[first:after], "the segments that were cleaned are still here"
         assert new.end_offset == old[-1].end_offset, "a cleaned segment ends where the old ones ended"
         synced, is_synced = self._synced, len(self._synced) >= first
         with self._writing():
@@ -377,12 +355,10 @@ class Journal:
             new.take_place(self._open_files)
             for segment in old[1:]:
                 segment.remove()
-            self._segments[first:after] = [new]
-            self._bases[first:after] = [new.base_offset]
+            self.segments.replace(first, after, new)
             if is_synced:
                 self._synced = [*synced[:first], new.checkpoint_entry(), *synced[after:]]
                 self._write_checkpoint(self._synced, durable=False)
-        self._reading = None
         self._unchanged = None
         self._names_changed, self._checkpoint_is_durable = True, False
 
@@ -396,24 +372,26 @@ class Journal:
         """Delete the segments before the log start that no one needs; returns whether there were any. No
         `sync` may run meanwhile.
         """
+        bases = self.segments.bases
         while True:
-            count = len(deletable(self._bases, self.log_start_offset, snapshots=self._snapshots.offsets))
+            count = len(deletable(bases, self.log_start_offset, snapshots=self._snapshots.offsets))
             if not count:
                 return False
             # The producers of deleted segments live on in the snapshot. `newest_snapshot` drops one of
             # another log; then fewer segments can be deleted.
-            found = self.newest_snapshot(at_most=self._bases[count])
-            if found is not None and found[0] == self._bases[count]:
+            found = self.newest_snapshot(at_most=bases[count])
+            if found is not None and found[0] == bases[count]:
                 break
         with self._writing():
-            self._snapshots.sync(self._bases[count])
+            self._snapshots.sync(bases[count])
             self._list_snapshots()
-            for segment in self._segments[:count]:  # oldest first, so that a crash leaves no gap
+            for segment in self.segments.all[:count]:  # oldest first, so that a crash leaves no gap
                 segment.remove()
-            for offset in [*self._snapshots.offsets.irange(maximum=self._bases[count] - 1)]:
+            for offset in [*self._snapshots.offsets.irange(maximum=bases[count] - 1)]:
                 self._snapshots.remove(offset)
-        del self._segments[:count], self._bases[:count], self._synced[:count]
-        self._reading = self._unchanged = None
+        self.segments.drop(count)
+        del self._synced[:count]
+        self._unchanged = None
         self._names_changed = True
         return True
 
@@ -421,8 +399,8 @@ class Journal:
         """The log start that retention asks for, at most `before`; the present one when nothing is too old
         (UnifiedLog.deleteOldSegments). Without a limit, the time (ms) or the size is -1.
         """
-        size, start = self.size, self.log_start_offset
-        for segment in self._segments:
+        size, start = self.segments.size, self.log_start_offset
+        for segment in self.segments.all:
             if segment.end_offset > before or not segment.size:
                 break
             is_old = retention_ms >= 0 and segment.max_timestamp < now - retention_ms
@@ -435,112 +413,11 @@ class Journal:
                 start = max(start, segment.end_offset)
         return start
 
-    def batch_start(self, offset: int) -> int:
-        """The first offset of the batch that holds `offset`, or `offset` when no batch does."""
-        segment = self._segments[self._segment_index(offset)]
-        self._look_into(segment)
-        return segment.batch_start(offset)
-
-    def read(self, offset: int, *, max_bytes: int, before: int) -> bytes:
-        """Whole batches of one segment, from the one that holds `offset` on, all below offset `before`.
-
-        Returns at least one batch if there is one, however large, else b"". The caller has checked `offset`.
-        """
-        for segment in self._segments[self._segment_index(offset) :]:
-            if segment.base_offset >= before:
-                break
-            self._look_into(segment)
-            data = segment.read(offset, max_bytes=max_bytes, before=before)
-            if data:
-                return data
-        return b""
-
-    def bytes_between(self, offset: int, before: int) -> int | None:
-        """The size of the batches from the one that holds `offset` to the last one below offset `before`;
-        None if they are in several segments.
-        """
-        at = self._segment_index(offset)
-        if at + 1 < len(self._bases) and self._bases[at + 1] < before:
-            return None
-        self._look_into(self._segments[at])
-        return self._segments[at].bytes_between(offset, before)
-
-    def _segment_index(self, offset: int) -> int:
-        """The index of the segment that holds an offset; the first one for earlier offsets."""
-        return max(0, bisect_right(self._bases, offset) - 1)
-
-    def _look_into(self, segment: Segment) -> None:
-        """Keep at most one old segment open for reading: a partition costs two descriptors, however long it
-        is.
-        """
-        if segment is not self._reading:
-            if self._reading is not None and self._reading is not self._active:
-                self._reading.release()
-            self._reading = segment
-
-    def batches(self, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """(header, bytes) of each batch, from the one that holds `from_offset` to the current log end."""
-        end = self.log_end_offset
-        for segment in self._segments[self._segment_index(from_offset) :]:
-            if segment.base_offset < end:
-                yield from segment.batches(from_offset, before=end)
-
-    def aborted_between(self, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
-        """The aborted transactions that overlap [fetch_offset, upper)."""
-        segments = self._segments[self._segment_index(fetch_offset) :]
-        indexes = (segment.transaction_index for segment in segments)
-        return collect_aborted(indexes, fetch_offset, upper=upper)
-
-    def fetch_upper_bound(self, offset: int, size: int) -> int:
-        """An offset at or after the end of `size` bytes read at `offset`: from the index, else the next
-        segment's base, else the log end (LogSegment.fetchUpperBoundOffset)."""
-        at = self._segment_index(offset)
-        segment = self._segments[at]
-        self._look_into(segment)
-        relative = segment.offset_index.first_offset_from(segment.locate(offset) + size)
-        if relative is not None:
-            return segment.base_offset + relative
-        return self._bases[at + 1] if at + 1 < len(self._bases) else self.log_end_offset
-
-    def leader_epoch_at(self, offset: int) -> int:
-        """The leader epoch of the batch that holds `offset`, which lies before the log end."""
-        segment = self._segments[self._segment_index(offset)]
-        self._look_into(segment)
-        return segment.leader_epoch_at(offset)
-
-    def batches_since(self, timestamp: int, *, from_offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
-        """The batches that say that they have a record at least as new as `timestamp` (ms), from the one that
-        holds an offset on. Markers count as records.
-        """
-        for segment in self._segments:
-            if segment.max_timestamp >= timestamp and segment.end_offset > from_offset:
-                self._look_into(segment)
-                yield from segment.batches_since(timestamp, from_offset=from_offset)
-
-    def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """The largest leader epoch up to this one, and the offset at which the next one begins, or the log
-        end (LeaderEpochFileCache.endOffsetFor). Without a batch of such an epoch, the epoch itself.
-        """
-        newest = NO_LEADER_EPOCH
-        for segment in self._segments:
-            if segment.leader_epoch <= max(leader_epoch, NO_LEADER_EPOCH):
-                newest = segment.leader_epoch
-            elif segment.size:
-                self._look_into(segment)
-                last, end = segment.end_of_epoch(leader_epoch)
-                return _first_known(last, newest, leader_epoch), end
-        return _first_known(newest, leader_epoch), self.log_end_offset
-
-    @property
-    def max_timestamp(self) -> int:
-        """The largest timestamp (ms) that a batch claims to have; deleted records count."""
-        return max(segment.max_timestamp for segment in self._segments)
-
     def newest_snapshot(self, at_most: int) -> tuple[int, list[ProducerSnapshot]] | None:
         """The newest snapshot of this log at or before an offset, with its offset. Newer ones that are
         corrupt or contradicted are removed.
         """
-        found = self._snapshots.newest(self._segments, at_most=at_most)
+        found = self._snapshots.newest(self.segments.all, at_most=at_most)
         self._snapshots.remove_refused()
         return found
 
@@ -554,7 +431,7 @@ class Journal:
         segment bases.
         """
         with self._writing():
-            self._snapshots.write(self.log_end_offset, producers, keep=self._bases)
+            self._snapshots.write(self.log_end_offset, producers, keep=self.segments.bases)
         self.snapshot_due = False
 
     def write_manifest(self, state: ManifestState, *, promises: bool = True) -> None:
@@ -571,7 +448,7 @@ class Journal:
             last_stable_offset=state.last_stable_offset,
             high_watermark=state.high_watermark,
             open_transactions=state.open_transactions,
-            segments=tuple([segment.summary for segment in self._segments]),
+            segments=tuple([segment.summary for segment in self.segments.all]),
             snapshots=self._snapshots.summaries(),
             durable_end=self._durable_end,
             boot_id=self._storage.boot_id,
@@ -584,7 +461,7 @@ class Journal:
         if not manifest.replaces(older):
             return
         self.check_place()
-        self._active.save_indexes()
+        self.segments.active.save_indexes()
         self._save_manifest(manifest)
 
     def _save_manifest(self, manifest: Manifest) -> None:
@@ -595,7 +472,7 @@ class Journal:
     def check_place(self) -> None:
         """DamagedLog when someone removed or replaced the file that this journal writes to."""
         with self._writing():
-            self._active.check_place()
+            self.segments.active.check_place()
 
     def unreadable(self, problem: ProtocolViolation) -> DamagedLog:
         """The error for a leader that cannot read a record of an intact batch."""
@@ -604,12 +481,13 @@ class Journal:
 
     def lost_end(self) -> SyncedSegment | None:
         """The end of a log whose last file was removed or replaced, as evidence; None if it is in place."""
+        active = self.segments.active
         try:
-            self._active.check_place()  # knows nothing of a file that is not open
-            is_there = file_name(self._active.base_offset, LOG) in self._storage.files(self._directory)
+            active.check_place()  # knows nothing of a file that is not open
+            is_there = file_name(active.base_offset, LOG) in self._storage.files(self._directory)
         except DamagedLog:
             is_there = False
-        return None if is_there else self._marked(self._active.checkpoint_entry()).as_evidence()
+        return None if is_there else self._marked(active.checkpoint_entry()).as_evidence()
 
     def _marked(self, last: SyncedSegment) -> SyncedSegment:
         """The last segment as the mark of a clean stop describes it."""
@@ -636,9 +514,9 @@ class Journal:
     def _sync_files(self, *, syncs_upper: bool) -> int:
         """Returns the end of what is certainly synced."""
         # The end is taken first, and the last segment before the list: what comes meanwhile is not promised.
-        end = self.log_end_offset
-        active = self._active
-        unsynced = self._segments[len(self._synced) :]
+        end = self.segments.end_offset
+        active = self.segments.active
+        unsynced = self.segments.all[len(self._synced) :]
         rolled = [segment for segment in unsynced if segment.base_offset < active.base_offset]
         names_changed, self._names_changed = self._names_changed, False
         for segment in rolled:
@@ -673,15 +551,16 @@ class Journal:
         StorageError when something cannot be made durable; the next start then recovers, as after a crash.
         """
         if self.failed is None:
+            active = self.segments.active
             if self._unchanged is None:
                 # Neither snapshot nor indexes are synced: their checksums show what a loss of power took.
                 with self._writing():
-                    self._active.complete_time_index()
-                    self._active.save_indexes()
+                    active.complete_time_index()
+                    active.save_indexes()
                 if producers is not None and self._saves_reading():
                     self.write_snapshot(producers)
                 self.sync(syncs_upper=False)
-                self._unchanged = self._active.checkpoint_entry()
+                self._unchanged = active.checkpoint_entry()
             if state is not None:
                 # The mark has the synced end. The broker writes it into the manifest after its next start.
                 self.write_manifest(state, promises=False)
@@ -691,18 +570,14 @@ class Journal:
 
     def _saves_reading(self) -> bool:
         """Whether a snapshot at the log end would save the next start more than it costs this stop."""
-        base = self._active.base_offset
-        begins_known = base == 0 or base in self._snapshots.offsets
-        is_read_fast = begins_known and self._active.size <= SNAPSHOT_SAVES_BYTES
+        active = self.segments.active
+        begins_known = active.base_offset == 0 or active.base_offset in self._snapshots.offsets
+        is_read_fast = begins_known and active.size <= SNAPSHOT_SAVES_BYTES
         return not is_read_fast and self.log_end_offset not in self._snapshots.offsets
 
     def abandon(self) -> None:
         """Close the files without writing, as a crash would."""
         self.failed = self.failed or f"{self.partition} was abandoned"
-        for segment in self._segments:
+        for segment in self.segments.all:
             with suppress(StorageError):  # what is in doubt is read again
                 segment.release()
-
-
-def _first_known(*leader_epochs: int) -> int:
-    return next((each for each in leader_epochs if each != NO_LEADER_EPOCH), NO_LEADER_EPOCH)

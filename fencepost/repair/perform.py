@@ -187,10 +187,10 @@ def _reopen(storage: Storage, plan: LogPlan) -> SyncedSegment:
         entry = AbortedRange(*plan.model.aborted[-1]) if len(plan.model.aborted) > aborted else None
         journal.append(batch, header, leader_epoch=epoch, aborted=entry)
     producers = None
-    if journal.oldest_offset and journal.newest_snapshot(journal.log_end_offset) is None:
+    if journal.segments.oldest_offset and journal.newest_snapshot(journal.log_end_offset) is None:
         # The snapshot that stood for deleted segments is lost. A new one says that this is all that is known.
         producers = [ProducerSnapshot(number, *known) for number, known in plan.model.producers.items()]
     # The beginning of an open transaction may have been deleted.
-    journal.close(_state_of(plan, journal.batch_start(journal.log_start_offset)), producers)
+    journal.close(_state_of(plan, journal.segments.batch_start(journal.log_start_offset)), producers)
     assert journal.next_clean_mark is not None, "a journal that has failed raises"
     return journal.next_clean_mark

@@ -43,7 +43,7 @@ OF_READERS: Final = (
         "the index of aborted transactions forgets those of earlier segments",
         "journal.journal:Journal.append",
         "if aborted is not None:",
-        "if aborted is not None and aborted.first_offset >= self._active.base_offset:",
+        "if aborted is not None and aborted.first_offset >= active.base_offset:",
         breaks="Readers take the records of an aborted transaction that crossed segments for good.",
     ),
     one_edit(
@@ -55,10 +55,9 @@ OF_READERS: Final = (
     ),
     one_edit(
         "deleted records take the aborted transactions with them",
-        "journal.journal:Journal.aborted_between",
-        "collect_aborted(indexes, fetch_offset, upper=upper)",
-        "[f for f in collect_aborted(indexes, fetch_offset, upper=upper) "
-        "if f.first_offset >= self.log_start_offset]",
+        "broker.partitions.fetch:_aborted",
+        "aborted_between(plan.fetch_offset, upper=upper)",
+        "aborted_between(plan.fetch_offset, upper=upper) if found.first_offset >= log.log_start_offset",
         breaks="What is left of a transaction that was aborted looks committed.",
     ),
     one_edit(

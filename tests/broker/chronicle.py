@@ -144,7 +144,7 @@ class Chronicle(Story):
         for key in self.keys:
             kept, journal = self.kept[key], self.host.directory.journal(key)
             if journal.log_end_offset > kept.end:
-                for header, batch in journal.batches(kept.end):
+                for header, batch in journal.segments.batches(kept.end):
                     kept.add(header, bytes(batch))
 
     def meaning(self, key: TopicPartition) -> Meaning:
@@ -243,7 +243,12 @@ class Chronicle(Story):
         self.catch_up()
         for key in self.keys:
             journal = self.host.directory.journal(key)
-            found = [(header, bytes(batch)) for header, batch in journal.batches(journal.oldest_offset)]
+            found = [
+                (header, bytes(batch))
+                for header, batch in journal.segments.batches(journal.segments.oldest_offset)
+            ]
             first = [header.base_offset for header, _ in self.kept[key].batches]
-            assert journal.oldest_offset in (*first, self.kept[key].end)
-            assert found == [b for b in self.kept[key].batches if b[0].base_offset >= journal.oldest_offset]
+            assert journal.segments.oldest_offset in (*first, self.kept[key].end)
+            assert found == [
+                b for b in self.kept[key].batches if b[0].base_offset >= journal.segments.oldest_offset
+            ]

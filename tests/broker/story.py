@@ -188,7 +188,7 @@ class Asking(ABC):
 
     def log(self, key: TopicPartition = ORDERS) -> list[LogEntry]:
         """What the journal holds, batch by batch."""
-        return [LogEntry(header, bytes(batch)) for header, batch in self.journal_of(key).batches(0)]
+        return [LogEntry(header, bytes(batch)) for header, batch in self.journal_of(key).segments.batches(0)]
 
     def written(self, key: TopicPartition = ORDERS) -> str:
         """The same in words."""
@@ -424,9 +424,9 @@ class Story(Asking):
                     partition=key,
                     leader_epoch=journal.leader_epoch,
                     log_start_offset=journal.log_start_offset,
-                    oldest_offset=journal.oldest_offset,
-                    batch_start=journal.batch_start(journal.log_start_offset),
-                    batches=journal.batches(0),
+                    oldest_offset=journal.segments.oldest_offset,
+                    batch_start=journal.segments.batch_start(journal.log_start_offset),
+                    batches=journal.segments.batches(0),
                 )
                 heir.rebuild(order)
                 assert heir.state_of(key) == node.state_of(key), f"{key} is another after recovery"

@@ -329,7 +329,7 @@ def test_a_cleaning_of_segments_that_retention_deleted_is_given_up_without_an_al
     journal = host.held[KEYED].journal
     host.move_log_start(MoveLogStart(partition=KEYED, offset=journal.log_end_offset), story.now)
     host.upkeep.finish()
-    assert journal.oldest_offset > 0, "segments are deleted"
+    assert journal.segments.oldest_offset > 0, "segments are deleted"
     with pytest.raises(StorageError) as problem:
         cleaning.work()
     host.upkeep.failed(cleaning, problem.value)

@@ -119,7 +119,7 @@ def test_segments_without_records_are_gone_after_a_restart_and_their_producers_k
     assert low_watermark(story, 8) == 8
     known = story.partition().producers
     story.restart()
-    assert story.host.directory.journal(ORDERS).oldest_offset == 7
+    assert story.host.directory.journal(ORDERS).segments.oldest_offset == 7
     assert story.partition().producers == known
     assert bounds(story) == (8, 7, 9)
     story.ended(who, ABORT, "b")

@@ -203,7 +203,7 @@ def test_an_index_that_was_half_written_is_replaced() -> None:
     assert len(storage.read_file(path) or b"") % OFFSET_ENTRY.size, "the fault left half an entry"
     story.host.write_manifests()
     whole = storage.read_file(path)
-    (segment,) = story.host.directory.journal(ORDERS)._segments  # pyright: ignore[reportPrivateUsage] - to see the index in memory
+    (segment,) = story.host.directory.journal(ORDERS).segments.all  # pyright: ignore[reportPrivateUsage] - to see the index in memory
     assert whole == segment.offset_index.encoded()
 
 

@@ -75,7 +75,7 @@ def test_topics_that_come_and_go_leave_nothing() -> None:
         assert len(story.host.node.cluster.removed) <= 10
         assert set(story.host.written) <= set(story.host.node.logs)
         assert len(snapshots(story)) == min(round_ + 1, 2)
-        sizes.append(story.host.directory.journal(METADATA_PARTITION).size)
+        sizes.append(story.host.directory.journal(METADATA_PARTITION).segments.size)
         story.check_recovery()
     assert max(sizes) < 2 * sizes[0]
     story.host.write_manifests()
@@ -157,7 +157,7 @@ def test_a_start_writes_a_snapshot_for_brokers_that_live_shortly() -> None:
     for round_ in range(12):
         come_and_go(story, 30, first=30 * round_)
         story.restart()
-        sizes.append(story.host.directory.journal(METADATA_PARTITION).size)
+        sizes.append(story.host.directory.journal(METADATA_PARTITION).segments.size)
         story.check_recovery()
     assert max(sizes) < 3 * sizes[0]
 
@@ -274,7 +274,7 @@ def test_a_loss_of_power_takes_no_topic_that_the_policy_promises(policy: SyncPol
 
 
 def shortened(cluster: Cluster) -> bool:
-    header, _ = next(cluster.directory.journal(METADATA_PARTITION).batches(0))
+    header, _ = next(cluster.directory.journal(METADATA_PARTITION).segments.batches(0))
     return header.is_covering
 
 

@@ -194,7 +194,7 @@ class Run:
         """A piece of a cleaning, or all of it."""
         chance = self.chance
         if self.cleaning is None:
-            self.journal.first_dirty_offset = self.journal.oldest_offset
+            self.journal.first_dirty_offset = self.journal.segments.oldest_offset
             rules = CleaningRules(
                 now=self.now,
                 before=self.live.last_stable_offset,

@@ -51,8 +51,8 @@ async def test_logs_are_compacted_while_transactions_go_on(sync: SyncPolicy) -> 
                 while server.host.upkeep.is_needed:
                     await wire.ask(wanted)  # the server has turns meanwhile
                 await one_transaction(number)
-        assert len(journal.full_segments) <= 4
-        assert any(header.is_covering for header, _ in journal.batches(0))
+        assert len(journal.segments.full) <= 4
+        assert any(header.is_covering for header, _ in journal.segments.batches(0))
         (found,) = body_of(await wire.ask_until_done(wanted), m.OffsetFetchReply).offsets
         assert found.offset == 69
         assert server.host.troubles == []

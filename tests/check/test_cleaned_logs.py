@@ -60,7 +60,7 @@ def written(*, manifest_at: int) -> tuple[Mortal, Journal]:
 
 def clean_twice(journal: Journal) -> None:
     """The first cleaning thins segments, the second one merges some and removes markers."""
-    clean(journal, before=journal.full_segments[1].end_offset)
+    clean(journal, before=journal.segments.full[1].end_offset)
     journal.configure(JournalSettings(segment_bytes=2 * SEGMENT_BYTES))
     clean(journal, delete_retention_ms=0)
 
@@ -169,12 +169,12 @@ def an_abort_of_deleted_records() -> Directory:
     for value in (b"replaced", b"y" * 2 * SEGMENT_BYTES):
         writer.append(build_data_batch([value], keys=[b"b"], base_timestamp=1_000))
     writer.abort(1)
-    start = journal.full_segments[-1].end_offset
+    start = journal.segments.full[-1].end_offset
     writer.roll()
     clean(journal, producers=frozenset(), is_deleted=True)
     journal.move_log_start(start)
     assert journal.remove_deleted()
-    assert journal.oldest_offset == start
+    assert journal.segments.oldest_offset == start
     return Directory(disk)
 
 

@@ -21,7 +21,7 @@ def first_since(
 ) -> tuple[int, int, int] | None:
     """Timestamp, offset and leader epoch of the first record since a time, from an offset on."""
     start = journal.log_start_offset if from_offset is None else from_offset
-    for header, batch in journal.batches_since(timestamp, from_offset=start):
+    for header, batch in journal.segments.batches_since(timestamp, from_offset=start):
         found = first_record_since(payload_of(batch, header), header, timestamp, from_offset=start)
         if found is not None:
             return found.timestamp, found.offset, header.leader_epoch
@@ -37,7 +37,7 @@ class Writer:
         self.leader_epoch = leader_epoch
         self.transactions = OpenTransactions()
         self.last_batches: dict[int, BatchHeader] = {}
-        for header, batch in journal.batches(0):
+        for header, batch in journal.segments.batches(0):
             self._see(header, batch)
 
     def plain(self, records: int = 1, *, timestamp: int = 1_000, size: int = 10) -> BatchHeader:
@@ -121,12 +121,12 @@ def new_writer() -> tuple[MemoryStorage, Writer]:
 
 def offsets(journal: Journal) -> list[int]:
     """Base offsets of all batches."""
-    return [header.base_offset for header, _ in journal.batches(0)]
+    return [header.base_offset for header, _ in journal.segments.batches(0)]
 
 
 def content(journal: Journal) -> bytes:
     """The whole log as one run of bytes."""
-    return b"".join(batch for _, batch in journal.batches(0))
+    return b"".join(batch for _, batch in journal.segments.batches(0))
 
 
 def copy_of(storage: MemoryStorage) -> MemoryStorage:

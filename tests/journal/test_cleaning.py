@@ -89,7 +89,9 @@ def state_of(model: naive.PartitionModel) -> ManifestState:
 
 
 def content(journal: Journal) -> Log:
-    return Log((header, bytes(batch)) for header, batch in journal.batches(journal.oldest_offset))
+    return Log(
+        (header, bytes(batch)) for header, batch in journal.segments.batches(journal.segments.oldest_offset)
+    )
 
 
 def run(cleaning: Cleaning | None) -> None:
@@ -117,7 +119,7 @@ def test_a_cleaned_log_is_smaller_says_the_same_and_is_found_again() -> None:
     again = opened(storage)
     assert content(again).batches == after.batches
     assert again.dropped is None
-    assert again.aborted_between(0, upper=before.end) == [
+    assert again.segments.aborted_between(0, upper=before.end) == [
         naive.AbortedRange(*entry) for entry in naive.model_of(after.batches).aborted
     ]
 
@@ -135,10 +137,13 @@ def test_small_segments_become_one() -> None:
 def test_readers_go_on_across_a_cleaning_and_writers_too() -> None:
     journal = written(MemoryStorage())
     before = content(journal)
-    middle = journal.read(7, max_bytes=1, before=before.end)
+    middle = journal.segments.read(7, max_bytes=1, before=before.end)
     clean(journal)
     for offset in range(before.end):
-        assert naive.read_batch(journal.read(offset, max_bytes=1, before=before.end)).next_offset > offset
+        assert (
+            naive.read_batch(journal.segments.read(offset, max_bytes=1, before=before.end)).next_offset
+            > offset
+        )
     assert naive.read_batch(middle).base_offset <= 7
     last = Log(content(journal).batches)
     last.write([(b"a", b"new")])
@@ -174,7 +179,7 @@ def test_a_log_is_cleaned_when_enough_of_it_is_dirty() -> None:
 
 def test_the_active_segment_young_records_and_undecided_ones_are_left_alone() -> None:
     journal = written(MemoryStorage())
-    first = journal.full_segments[0]
+    first = journal.segments.full[0]
     assert not is_due(journal, before=first.end_offset - 1)
     assert is_due(journal, before=first.end_offset)
     age = RULES.now - first.max_timestamp
@@ -265,7 +270,7 @@ def test_a_crash_at_any_step_leaves_a_log_that_says_the_same(seed: int) -> None:
         disk.breaks = lambda _operation, _path: disk.lives() is not None  # noqa: B023 one disk at a time
         journal = written(disk)
         before = content(journal)
-        clean(journal, before=journal.full_segments[1].end_offset)
+        clean(journal, before=journal.segments.full[1].end_offset)
         journal.sync()
         journal.configure(JournalSettings(segment_bytes=3 * SEGMENT_BYTES))  # the next cleaning merges some
         disk.left, steps = steps, steps + 1
@@ -427,7 +432,7 @@ def test_a_marker_stays_while_a_snapshot_that_retention_needs_has_its_transactio
     assert snapshot is not None
     assert snapshot[0] == start
     transactions = open_in_snapshot(snapshot[1])
-    for header, batch in found.batches(start):
+    for header, batch in found.segments.batches(start):
         transactions.see(header, batch)
     assert list(transactions) == []
 
@@ -448,7 +453,7 @@ def test_retention_frees_the_disk_of_a_log_that_is_cleaned() -> None:
             journal.move_log_start(start)
             journal.remove_deleted()
     assert journal.log_start_offset > 300
-    assert journal.oldest_offset == journal.log_start_offset
+    assert journal.segments.oldest_offset == journal.log_start_offset
 
 
 @pytest.mark.parametrize(("now", "start"), [(5_999, 0), (6_001, 200)])
@@ -467,8 +472,8 @@ def test_a_segment_without_a_timestamp_is_as_old_as_the_next_one(now: int, start
 
 def open_in(journal: Journal) -> list[OpenTransaction]:
     """What a new leader takes for open."""
-    transactions = journal.open_at(journal.oldest_offset) or OpenTransactions()
-    for header, batch in journal.batches(journal.oldest_offset):
+    transactions = journal.open_at(journal.segments.oldest_offset) or OpenTransactions()
+    for header, batch in journal.segments.batches(journal.segments.oldest_offset):
         transactions.see(header, batch)
     return list(transactions)
 

@@ -131,7 +131,7 @@ def test_after_a_failed_write_a_journal_takes_nothing_more_and_shows_nothing_of_
     disk.storage.kill()
     again = open_journal(disk.storage)
     assert offsets(again) == [0, 1]
-    assert len(again.aborted_between(0, upper=9)) == 1, "the index was built again from the log"
+    assert len(again.segments.aborted_between(0, upper=9)) == 1, "the index was built again from the log"
 
 
 def test_a_directory_whose_journal_failed_is_not_marked_clean() -> None:
@@ -189,7 +189,7 @@ def test_syncs_in_a_worker_while_the_leader_appends_and_rolls(tmp_path: Path) ->
         if turn % 20 == 19:
             writer.roll()
         if turn % 7 == 0:
-            writer.journal.read(turn // 2, max_bytes=10_000, before=turn)
+            writer.journal.segments.read(turn // 2, max_bytes=10_000, before=turn)
     done.set()
     worker.join()
     assert failures == []
@@ -216,7 +216,7 @@ def test_a_long_log_holds_two_descriptors(tmp_path: Path) -> None:
         writer.plain()
         writer.roll()
     for offset in (3, 20, 5, 30, 1):
-        writer.journal.read(offset, max_bytes=100, before=31)
+        writer.journal.segments.read(offset, max_bytes=100, before=31)
         first_since(writer.journal, 0)
     assert descriptors() <= before + 1
     data.close()

@@ -176,7 +176,7 @@ class Broker:
 
     def shorten(self) -> None:
         journal = self.journal(OTHERS)
-        start = journal.full_segments[-1].end_offset if journal.full_segments else 0
+        start = journal.segments.full[-1].end_offset if journal.segments.full else 0
         journal.move_log_start(start)
         self.log_start = start
         journal.remove_deleted()
@@ -240,7 +240,7 @@ class Broker:
             assert journal.log_start_offset >= min(log_start, journal.log_end_offset)
             found = [
                 bytes(value or b"")[:4]
-                for header, batch in journal.batches(journal.log_start_offset)
+                for header, batch in journal.segments.batches(journal.log_start_offset)
                 for value in read_columns(batch, header).values
             ]
             assert found == [value for value in self.written[key] if value in found]

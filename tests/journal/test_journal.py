@@ -78,7 +78,7 @@ def test_a_read_gives_whole_batches_within_its_bounds(
     _, writer = new_writer()
     for records in (3, 1, 2):
         writer.plain(records)
-    data = writer.journal.read(offset, max_bytes=max_bytes, before=before)
+    data = writer.journal.segments.read(offset, max_bytes=max_bytes, before=before)
     assert [header.base_offset for _, header in walk(data)] == expected
 
 
@@ -86,7 +86,7 @@ def test_a_read_is_cut_at_the_last_batch_that_fits() -> None:
     _, writer = new_writer()
     sizes = [writer.plain(size=700).size for _ in range(100)]  # 17 index entries
     for max_bytes in (sizes[0], sizes[0] * 7 + 5, sum(sizes) - 1, sum(sizes)):
-        data = writer.journal.read(0, max_bytes=max_bytes, before=EVERYTHING)
+        data = writer.journal.segments.read(0, max_bytes=max_bytes, before=EVERYTHING)
         assert len(data) == max_bytes // sizes[0] * sizes[0]
 
 
@@ -97,10 +97,12 @@ def test_a_read_stays_in_one_segment_and_the_next_goes_on() -> None:
     writer.plain(3)
     journal = writer.journal
     assert [
-        header.base_offset for _, header in walk(journal.read(0, max_bytes=EVERYTHING, before=EVERYTHING))
+        header.base_offset
+        for _, header in walk(journal.segments.read(0, max_bytes=EVERYTHING, before=EVERYTHING))
     ] == [0]
     assert [
-        header.base_offset for _, header in walk(journal.read(2, max_bytes=EVERYTHING, before=EVERYTHING))
+        header.base_offset
+        for _, header in walk(journal.segments.read(2, max_bytes=EVERYTHING, before=EVERYTHING))
     ] == [2]
 
 
@@ -115,8 +117,8 @@ def test_the_bytes_between_two_offsets_are_those_of_whole_batches(
     sizes = {name: writer.plain(2).size for name in "ab"}
     writer.roll()
     sizes |= {"c": writer.plain(2).size, "d": writer.plain(3).size}
-    assert writer.journal.bytes_between(offset, before) == sum(sizes[name] for name in batches)
-    assert writer.journal.bytes_between(3, 6) is None, "it is in two segments"
+    assert writer.journal.segments.bytes_between(offset, before) == sum(sizes[name] for name in batches)
+    assert writer.journal.segments.bytes_between(3, 6) is None, "it is in two segments"
 
 
 def test_an_older_leader_is_refused() -> None:
@@ -132,7 +134,7 @@ def test_an_older_leader_is_refused() -> None:
     with pytest.raises(StaleLeader):
         writer.journal.lead(4)
     heir.plain()
-    assert [header.leader_epoch for header, _ in heir.journal.batches(0)] == [4, 5]
+    assert [header.leader_epoch for header, _ in heir.journal.segments.batches(0)] == [4, 5]
 
 
 def test_what_recovery_would_take_for_damage_is_never_written() -> None:
@@ -229,11 +231,14 @@ def test_aborted_transactions_of_the_worked_example() -> None:
     writer.data(4, 4)
     assert writer.commit(4).base_offset == 89
     first, second = AbortedRange(1, 0, 29, 8), AbortedRange(2, 8, 74, 36)
-    assert writer.journal.aborted_between(0, upper=90) == [first, second]
-    assert writer.journal.aborted_between(8, upper=20) == [first, second]  # found in the segment behind
-    assert writer.journal.aborted_between(0, upper=8) == [first]
-    assert writer.journal.aborted_between(30, upper=90) == [second]
-    assert writer.journal.aborted_between(75, upper=90) == []
+    assert writer.journal.segments.aborted_between(0, upper=90) == [first, second]
+    assert writer.journal.segments.aborted_between(8, upper=20) == [
+        first,
+        second,
+    ]  # found in the segment behind
+    assert writer.journal.segments.aborted_between(0, upper=8) == [first]
+    assert writer.journal.segments.aborted_between(30, upper=90) == [second]
+    assert writer.journal.segments.aborted_between(75, upper=90) == []
     assert [storage.files(DIRECTORY)[f"{base:020d}.txnindex"] for base in (0, 58)] == [34, 34]
 
 
@@ -244,7 +249,7 @@ def test_a_marker_without_records_leaves_no_trace() -> None:
     writer.data(7)
     writer.abort(7)
     writer.abort(7)
-    assert writer.journal.aborted_between(0, upper=EVERYTHING) == [AbortedRange(7, 2, 3, 4)]
+    assert writer.journal.segments.aborted_between(0, upper=EVERYTHING) == [AbortedRange(7, 2, 3, 4)]
 
 
 def test_an_aborted_range_ends_at_its_own_marker() -> None:
@@ -266,10 +271,10 @@ def test_the_upper_bound_of_a_fetch_comes_from_the_index_then_the_next_segment_t
     journal = writer.journal
     size = batches[0].size
     assert (
-        journal.fetch_upper_bound(0, size) == 5 * 1
+        journal.segments.fetch_upper_bound(0, size) == 5 * 1
     )  # the batch at 4096 bytes or more ends at offset 5 ... see below
-    assert journal.fetch_upper_bound(0, 6 * size) == 12
-    assert journal.fetch_upper_bound(12, 10) == 14
+    assert journal.segments.fetch_upper_bound(0, 6 * size) == 12
+    assert journal.segments.fetch_upper_bound(12, 10) == 14
 
 
 def test_a_timestamp_is_found_at_its_first_record() -> None:
@@ -301,7 +306,7 @@ def test_of_many_records_with_one_timestamp_the_first_is_found() -> None:
     assert len(TimeIndex(storage.read_file(files_of(storage, TIME_INDEX)[0]) or b"")) == 1
     journal = open_journal(storage, clean_mark=writer.journal.next_clean_mark)
     assert first_since(journal, 1_000) == (1_000, 1, 0)
-    assert first_since(journal, journal.max_timestamp, 0) == (1_000, 1, 0)
+    assert first_since(journal, journal.segments.max_timestamp, 0) == (1_000, 1, 0)
 
 
 def test_the_index_goes_on_after_many_clean_restarts() -> None:

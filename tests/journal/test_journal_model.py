@@ -61,7 +61,7 @@ class JournalAgainstList(RuleBasedStateMachine):
     # --- what a leader does
 
     def _store(self, header: BatchHeader, timestamps: list[int], *, commits: bool | None = None) -> None:
-        data = self.journal.read(header.base_offset, max_bytes=1, before=self.journal.log_end_offset)
+        data = self.journal.segments.read(header.base_offset, max_bytes=1, before=self.journal.log_end_offset)
         self.stored.append(Stored(read_header(data), data, timestamps, commits))
         if self.journal.is_full:
             self.writer.roll()
@@ -139,16 +139,16 @@ class JournalAgainstList(RuleBasedStateMachine):
         return self.stored[-1].header.next_offset if self.stored else 0
 
     def read(self, offset: int, *, max_bytes: int, before: int) -> bytes:
-        return self.journal.read(offset, max_bytes=max_bytes, before=before)
+        return self.journal.segments.read(offset, max_bytes=max_bytes, before=before)
 
     def aborted_between(self, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
-        return self.journal.aborted_between(fetch_offset, upper=upper)
+        return self.journal.segments.aborted_between(fetch_offset, upper=upper)
 
     @invariant()
     def holds_what_was_stored(self) -> None:
         if hasattr(self, "journal"):
             assert self.journal.log_end_offset == self.end()
-            assert [batch.tobytes() for _, batch in self.journal.batches(0)] == [
+            assert [batch.tobytes() for _, batch in self.journal.segments.batches(0)] == [
                 stored.data for stored in self.stored
             ]
 
@@ -164,7 +164,7 @@ class JournalAgainstList(RuleBasedStateMachine):
         assert len(data) <= max_bytes or len(got) == 1
         if got:
             following = walk_end(data)
-            assert following <= self.journal.fetch_upper_bound(offset, len(data)) <= self.end()
+            assert following <= self.journal.segments.fetch_upper_bound(offset, len(data)) <= self.end()
 
     @rule(fetch_offset=PLACES, length=st.integers(1, 100))
     def looks_up_aborted(self, fetch_offset: int, length: int) -> None:

@@ -35,11 +35,11 @@ def test_the_log_start_is_kept_after_a_crash() -> None:
     journal = rolled(storage).journal
     journal.move_log_start(4)
     for log in (journal, Journal(storage, ORDERS)):
-        assert (log.log_start_offset, log.oldest_offset, log.log_end_offset) == (4, 0, 15)
-        assert log.batch_start(4) == 3
-        assert log.batch_start(15) == 15
+        assert (log.log_start_offset, log.segments.oldest_offset, log.log_end_offset) == (4, 0, 15)
+        assert log.segments.batch_start(4) == 3
+        assert log.segments.batch_start(15) == 15
         assert first_since(log, 0) == (1_001, 4, 0)
-        assert len(log.read(4, max_bytes=1, before=EVERYTHING)) > 0
+        assert len(log.segments.read(4, max_bytes=1, before=EVERYTHING)) > 0
 
 
 def test_damage_in_deleted_records_does_not_keep_their_segments() -> None:
@@ -58,7 +58,7 @@ def test_segments_wholly_below_it_go_at_the_next_start(offset: int, left: int) -
     rolled(storage).journal.move_log_start(offset)
     starts = [Journal(storage, ORDERS) for _ in range(2)]
     for journal in starts:
-        assert (journal.log_start_offset, journal.oldest_offset) == (offset, left)
+        assert (journal.log_start_offset, journal.segments.oldest_offset) == (offset, left)
         assert journal.log_end_offset == 15
         assert segments(storage) == [file_name(base, LOG) for base in (0, 6, 12) if base >= left]
     found = starts[-1].newest_snapshot(EVERYTHING)
@@ -73,7 +73,7 @@ def test_a_clean_start_goes_by_what_is_left_of_the_checkpoint() -> None:
     journal.close()
     for _ in range(2):
         again = Journal(storage, ORDERS, clean_mark=journal.next_clean_mark)
-        assert (again.dropped, again.oldest_offset, again.log_end_offset) == (None, 12, 15)
+        assert (again.dropped, again.segments.oldest_offset, again.log_end_offset) == (None, 12, 15)
         again.close()
 
 
@@ -81,7 +81,7 @@ def test_without_its_snapshot_a_segment_needs_those_before_it() -> None:
     storage = MemoryStorage()
     rolled(storage).journal.move_log_start(14)
     storage.replace(f"{DIRECTORY}/{file_name(12, 'snapshot')}", b"damaged", durable=False)
-    assert Journal(storage, ORDERS).oldest_offset == 6
+    assert Journal(storage, ORDERS).segments.oldest_offset == 6
 
 
 def test_a_start_that_finishes_a_deletion_believes_no_snapshot_of_another_log() -> None:
@@ -90,7 +90,7 @@ def test_a_start_that_finishes_a_deletion_believes_no_snapshot_of_another_log() 
     stranger = ProducerSnapshot(8, 0, 0, 11, 0, 1_000, -1, -1)
     storage.replace(f"{DIRECTORY}/{file_name(12, SNAPSHOT)}", encode_snapshot([stranger]), durable=False)
     journal = Journal(storage, ORDERS)
-    assert journal.oldest_offset == 6
+    assert journal.segments.oldest_offset == 6
     assert journal.newest_snapshot(EVERYTHING) == (6, PRODUCERS)
     assert "no batch of producer 8 ends at offset 11" in journal.take_removed_snapshots()[0]
 
@@ -104,7 +104,7 @@ def test_the_snapshot_that_stands_for_deleted_segments_survives_a_loss_of_power(
     journal.sync()
     storage.lose_power()
     found = Journal(storage, ORDERS)
-    assert found.oldest_offset == 12
+    assert found.segments.oldest_offset == 12
     assert found.newest_snapshot(at_most=EVERYTHING) == (12, PRODUCERS)
 
 
@@ -115,7 +115,7 @@ def test_a_deletion_that_a_crash_interrupted_needs_no_snapshot_before_the_last_o
         if name.startswith(f"{0:020d}") or name == file_name(6, SNAPSHOT):
             storage.remove(f"{DIRECTORY}/{name}")
     journal = Journal(storage, ORDERS)
-    assert journal.oldest_offset == 12
+    assert journal.segments.oldest_offset == 12
     assert journal.take_removed_snapshots() == []
 
 

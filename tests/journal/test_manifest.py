@@ -70,7 +70,7 @@ def test_a_reader_goes_on_from_a_manifest_by_walking() -> None:
     manifest = decode_manifest(read(storage), directory=DIRECTORY)
     transactions = OpenTransactions(manifest.open_transactions)
     assert transactions.first_offset == manifest.last_stable_offset
-    for header, batch in writer.journal.batches(manifest.log_end_offset):
+    for header, batch in writer.journal.segments.batches(manifest.log_end_offset):
         transactions.see(header, batch)
     assert transactions.first_offset == 1
     assert list(transactions) == [OpenTransaction(1, 8, 0)]
@@ -83,7 +83,9 @@ def test_a_transactional_batch_without_a_producer_id_opens_no_transaction() -> N
     assert list(writer.transactions) == []
     writer.data(7)
     writer.abort(7)
-    assert writer.journal.aborted_between(0, upper=3) == [AbortedRange(7, 1, 2, last_stable_offset=3)]
+    assert writer.journal.segments.aborted_between(0, upper=3) == [
+        AbortedRange(7, 1, 2, last_stable_offset=3)
+    ]
 
 
 def test_a_manifest_comes_after_the_index_entries_of_what_it_describes() -> None:

@@ -46,13 +46,13 @@ class Leader:
     def start(self) -> None:
         self.directory = DataDirectory.open(self.storage, settings=self.settings)
         self.journal = self.directory.journal(ORDERS)
-        self.state = Partition(ORDERS, log_end_offset=self.journal.oldest_offset)
+        self.state = Partition(ORDERS, log_end_offset=self.journal.segments.oldest_offset)
         if (found := self.journal.newest_snapshot(self.journal.log_end_offset)) is not None:
             leader.restore(self.state, found[1], at_offset=found[0])
             self.state.log_end_offset = found[0]
-        assert found is not None or not self.journal.oldest_offset, "producers were forgotten"
+        assert found is not None or not self.journal.segments.oldest_offset, "producers were forgotten"
         assert self.journal.take_removed_snapshots() == []
-        for header, batch in self.journal.batches(self.state.log_end_offset):
+        for header, batch in self.journal.segments.batches(self.state.log_end_offset):
             leader.apply(self.state, header, batch)
         self.leader_epoch = self.journal.leader_epoch + 1
         self.journal.lead(self.leader_epoch)

@@ -46,10 +46,10 @@ def answers(journal: Journal) -> list[object]:
     """What a journal tells through its indexes."""
     end = journal.log_end_offset
     return [
-        [journal.read(offset, max_bytes=1, before=end) for offset in range(end)],
+        [journal.segments.read(offset, max_bytes=1, before=end) for offset in range(end)],
         [first_since(journal, timestamp) for timestamp in range(500, 4_500, 500)],
-        [journal.aborted_between(offset, upper=end) for offset in range(end)],
-        [journal.fetch_upper_bound(offset, 100) for offset in range(end)],
+        [journal.segments.aborted_between(offset, upper=end) for offset in range(end)],
+        [journal.segments.fetch_upper_bound(offset, 100) for offset in range(end)],
     ]
 
 
@@ -246,9 +246,9 @@ def test_damage_that_nobody_looked_for_is_an_error_of_the_disk_for_whoever_reads
     flip(storage, files_of(storage, LOG)[1], 16)
     journal = open_journal(storage, clean_mark=writer.journal.next_clean_mark)
     for use in (
-        lambda: journal.read(8, max_bytes=1, before=EVERYTHING),
-        lambda: list(journal.batches(0)),
-        lambda: journal.fetch_upper_bound(9, 1),
+        lambda: journal.segments.read(8, max_bytes=1, before=EVERYTHING),
+        lambda: list(journal.segments.batches(0)),
+        lambda: journal.segments.fetch_upper_bound(9, 1),
     ):
         with pytest.raises(StorageError, match=r"8\.log is damaged: magic byte"):
             use()

@@ -352,7 +352,7 @@ def test_a_loss_of_power_may_strike_a_cleaning_and_the_end_of_the_log() -> None:
     storage.replace(first, cleaned, durable=True)
     cut(storage, third, 10)
     journal = open_journal(storage)
-    assert (journal.oldest_offset, journal.log_end_offset) == (0, 4)
+    assert (journal.segments.oldest_offset, journal.log_end_offset) == (0, 4)
     assert files_of(storage, LOG) == [logs[0], logs[2]]
 
 
@@ -508,7 +508,7 @@ def test_a_control_batch_of_another_kind_ends_no_transaction() -> None:
     crash(writer)
     journal = open_journal(storage)
     assert journal.log_end_offset == 2
-    assert journal.aborted_between(0, upper=2) == []
+    assert journal.segments.aborted_between(0, upper=2) == []
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 60, 61, 79, 200])

@@ -351,8 +351,8 @@ OF_JOURNALS: Final = (
         breaks="Readers get aborted records whose ABORT marker is in a later segment.",
         edits=(
             Edit(
-                "journal.journal:Journal.aborted_between",
-                {"_segment_index(fetch_offset) :]": "_segment_index(fetch_offset) :][:1]"},
+                "journal.log_segments:LogSegments.aborted_between",
+                {"index(fetch_offset) :]": "index(fetch_offset) :][:1]"},
             ),
         ),
     ),

@@ -603,7 +603,7 @@ class TestAFileThatDisappears:
             first = files_of(storage, "log")[0]
             if left and path == first:
                 left -= 1
-                log.journal.move_log_start(log.journal.full_segments[times - left - 1].end_offset)
+                log.journal.move_log_start(log.journal.segments.full[times - left - 1].end_offset)
                 storage.remove(first)
             return opened(path, create=create)
 

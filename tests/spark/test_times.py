@@ -44,7 +44,7 @@ def test_the_first_record_that_is_as_new_is_found(
     low = data.draw(st.integers(0, end))
     high = data.draw(st.integers(low, end))
     times = {row.offset: row.timestamp for entry in log.entries for row in entry.rows}
-    markers = {header.base_offset: header.max_timestamp for header, _ in log.journal.batches(0)}
+    markers = {header.base_offset: header.max_timestamp for header, _ in log.journal.segments.batches(0)}
     for offset, time in markers.items():
         times.setdefault(offset, time)
     expected = next((o for o in sorted(times) if low <= o < high and times[o] >= timestamp), None)

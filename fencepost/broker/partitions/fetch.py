@@ -306,7 +306,7 @@ def sizes_of(act: MeasureFetch, journal: OpenJournal) -> tuple[tuple[TopicPartit
     sizes: list[tuple[TopicPartition, int]] = []
     for plan in act.plans:
         try:
-            size = journal(plan.partition).bytes_between(plan.fetch_offset, plan.before)
+            size = journal(plan.partition).segments.bytes_between(plan.fetch_offset, plan.before)
         except (StorageError, ProtocolViolation):  # its reader learns of it
             size = None
         sizes.append((plan.partition, act.enough if size is None else min(size, plan.max_bytes)))
@@ -336,7 +336,7 @@ def complete_fetch(
             else:
                 if plan.fetch_offset < plan.before and not (has_some and left <= 0):
                     size, log = max(0, min(plan.max_bytes, left)), journal(plan.partition)
-                    stored = log.read(plan.fetch_offset, max_bytes=size, before=plan.before)
+                    stored = log.segments.read(plan.fetch_offset, max_bytes=size, before=plan.before)
                     records = _encoded(stored, plan, encoding, size, is_first=not has_some)
                     if encoding is not None and not records:
                         left = 0  # else each partition whose first batch does not fit would be read in vain
@@ -396,10 +396,10 @@ def _aborted(plan: FetchPlan, records: Buffer, journal: OpenJournal) -> tuple[m.
     (LocalLog.addAbortedTransactions).
     """
     log = journal(plan.partition)
-    upper = log.fetch_upper_bound(read_header(records).base_offset, len(records))
+    upper = log.segments.fetch_upper_bound(read_header(records).base_offset, len(records))
     return tuple(
         m.AbortedTransaction(producer_id=found.producer_id, first_offset=found.first_offset)
-        for found in log.aborted_between(plan.fetch_offset, upper=upper)
+        for found in log.segments.aborted_between(plan.fetch_offset, upper=upper)
     )
 
 
@@ -426,7 +426,7 @@ def _listed(
             if plan.offset == NO_OFFSET:
                 found = lookups.look_up(place, plan, log)
             else:
-                found = FoundRecord(NO_TIMESTAMP, plan.offset, log.leader_epoch_at(plan.offset))
+                found = FoundRecord(NO_TIMESTAMP, plan.offset, log.segments.leader_epoch_at(plan.offset))
         except (StorageError, ProtocolViolation) as problem:
             # A known offset is right without its epoch. Its reader learns of the damage from a Fetch. With an
             # error here it would ask forever.
@@ -447,7 +447,7 @@ def epoch_end(plan: EpochPlan, journal: OpenJournal, tell: Tell) -> m.EpochEndOf
     error, leader_epoch, end_offset = plan.error, plan.leader_epoch, plan.end_offset
     if plan.is_lookup:
         try:
-            leader_epoch, end_offset = journal(plan.partition).end_of_epoch(leader_epoch)
+            leader_epoch, end_offset = journal(plan.partition).segments.end_of_epoch(leader_epoch)
         except (StorageError, ProtocolViolation) as problem:
             error = _unreadable(plan.partition, problem, tell)
             leader_epoch, end_offset = NO_LEADER_EPOCH, NO_OFFSET

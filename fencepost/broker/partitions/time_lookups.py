@@ -58,10 +58,10 @@ class TimeLookups:
 
     def _search(self, place: int, plan: OffsetPlan, log: Journal) -> FoundRecord:
         is_newest = plan.timestamp == MAX_TIMESTAMP
-        timestamp = log.max_timestamp if is_newest else plan.timestamp
+        timestamp = log.segments.max_timestamp if is_newest else plan.timestamp
         start = 0 if is_newest else log.log_start_offset  # deleted records can be the newest, too
         from_offset = max(start, self._next_offsets.get(place, 0))
-        for header, batch in log.batches_since(timestamp, from_offset=from_offset):
+        for header, batch in log.segments.batches_since(timestamp, from_offset=from_offset):
             if header.base_offset >= plan.before:
                 break
             if self.work_left <= 0:

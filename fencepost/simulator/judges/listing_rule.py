@@ -106,7 +106,7 @@ class ListingRule:
     def _first_since(self, key: TopicPartition, timestamp: int, *, start: int, end: int) -> tuple[int, int]:
         """Offset and timestamp of the first record at least as new as `timestamp` (ms); markers count."""
         if start < end:
-            for header, batch in self.journals.journal(key).batches(start):
+            for header, batch in self.journals.journal(key).segments.batches(start):
                 for offset, time in _times_of(header, batch):
                     if start <= offset < end and time >= timestamp:
                         return offset, time

@@ -110,7 +110,7 @@ class RecoveryRule:
             return []
         journal = self.journals.journal(key)
         found: list[BatchHeader] = []
-        for header, batch in journal.batches(journal.log_start_offset):
+        for header, batch in journal.segments.batches(journal.log_start_offset):
             if checked and not checksum_matches(batch, 0, header):
                 raise rules.RECOVERY.broken(
                     f"{key}: the batch at {header.base_offset} is torn, but recovery kept it"

@@ -82,7 +82,7 @@ def _transactions_in_logs(run: Run) -> int:
     for where in sorted(journals.disks):
         if where in journals.damaged:
             continue
-        for header, batch in journals.journal(where).batches(0):
+        for header, batch in journals.journal(where).segments.batches(0):
             if where.topic == TRANSACTION_STATE_TOPIC:
                 known = [record for _, record in read_transactions(batch, header) if record is not None]
                 found += sum(record.state is not TransactionState.EMPTY for record in known)
@@ -110,7 +110,7 @@ def _hanging(run: Run) -> list[str]:
 def log_words(run: Run, where: TopicPartition) -> list[str]:
     """The contents of a partition's log: values, and the names of markers."""
     words: list[str] = []
-    for header, batch in run.world.journals.journal(where).batches(0):
+    for header, batch in run.world.journals.journal(where).segments.batches(0):
         if header.is_control:
             words.append(read_marker(batch).result.name)
         else:

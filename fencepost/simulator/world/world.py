@@ -227,7 +227,9 @@ class World:
         self.start()
 
     def _age(self, journal: Journal, epochs: Mapping[str, int]) -> None:
-        batches = [(header, bytes(batch)) for header, batch in journal.batches(journal.log_start_offset)]
+        batches = [
+            (header, bytes(batch)) for header, batch in journal.segments.batches(journal.log_start_offset)
+        ]
         found = [read_transactions(batch, header) for header, batch in batches]
         for name, record in {name: record for each in found for name, record in each}.items():
             if record is None:  # expired already
