@@ -124,7 +124,7 @@ class Cleaning:
         """
         if self._cleaner is None:
             for segment in self._segments:
-                self._survey.see(self._batches(segment))
+                self._survey.update(self._batches(segment))
             self._cleaner = Cleaner(
                 self._survey,
                 aborted=self._aborted,
@@ -179,7 +179,7 @@ class Cleaning:
             for header, batch in batches:
                 made.append(batch, header, last_offset=header.last_offset, leader_epoch=header.leader_epoch)
                 written.append(header.crc)
-                aborted = transactions.see(header, batch)
+                aborted = transactions.update(header, batch)
                 if aborted is not None:
                     made.append_aborted(aborted)
             made.complete_time_index()

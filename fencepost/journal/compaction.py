@@ -51,10 +51,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from operator import attrgetter
 from typing import Final
 
-from fencepost.journal.indexes import AbortedRange
+from fencepost.journal.indexes import AbortedRange, AbortedRanges
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.protocol.batches import BatchHeader, Buffer, covering_batch, marker_of, read_header
 from fencepost.protocol.errors import ProtocolViolation
@@ -92,14 +91,14 @@ class Survey:
         self.latest: dict[bytes, int] = {}
         self.first_dirty = first_dirty
         self._unread: list[int] = []  # base offsets of dirty batches whose keys are not among them
-        self._aborted = _Aborted(aborted)
+        self._aborted = AbortedRanges(aborted)
         self._producers = producers
         self.keys_max = keys_max
         self._open = OpenTransactions()
         self._last_batches: dict[int, int] = {}  # base offsets by producer id
         self._last_markers: dict[int, int] = {}
 
-    def see(self, batches: Iterable[Batch]) -> None:
+    def update(self, batches: Iterable[Batch]) -> None:
         """Take the next piece of the log into account."""
         for header, batch in batches:
             if header.base_offset >= self.end:
@@ -108,12 +107,12 @@ class Survey:
             if fits and len(self.latest) + header.record_count > self.keys_max:
                 self.end = header.base_offset
                 return
-            self._open.see(header, batch)
+            self._open.update(header, batch)
             if header.producer_id in self._producers:
                 last = self._last_markers if header.is_control else self._last_batches
                 last[header.producer_id] = header.base_offset
             is_dirty = header.base_offset >= self.first_dirty and not header.is_control
-            if is_dirty and fits and header not in self._aborted:
+            if is_dirty and fits and not _is_aborted(header, self._aborted):
                 self._note_keys(header, batch)
             elif is_dirty:
                 self._unread.append(header.base_offset)
@@ -144,25 +143,6 @@ class Survey:
         return frozenset(self._last_markers.values())
 
 
-class _Aborted:
-    """The aborted transactions of a log, by producer id in the order of their markers."""
-
-    def __init__(self, ranges: Iterable[AbortedRange]) -> None:
-        self._by_producer: dict[int, list[AbortedRange]] = {}
-        for aborted in ranges:
-            self._by_producer.setdefault(aborted.producer_id, []).append(aborted)
-
-    def __contains__(self, header: BatchHeader) -> bool:
-        found = self._by_producer.get(header.producer_id)
-        if found is None or not header.is_transactional:
-            return False
-        at = bisect_left(found, header.base_offset, key=_marker_offset)
-        return at < len(found) and found[at].first_offset <= header.base_offset
-
-
-_marker_offset: Final = attrgetter("last_offset")
-
-
 class Cleaner:
     """The second pass. `clean` takes the log in pieces, in order, and follows transactions across them."""
 
@@ -173,7 +153,7 @@ class Cleaner:
         self._end, self._latest, self._keys_max = survey.end, survey.latest, survey.keys_max
         self._first_dirty, self._live = survey.first_dirty, survey.live_offsets()
         self._kept_batches, self._kept_markers = survey.kept_batches(), survey.kept_markers()
-        self._aborted = _Aborted(aborted)
+        self._aborted = AbortedRanges(aborted)
         self._now = now
         self._horizon_ms = min(now + delete_retention_ms, INT64_MAX)
         self._with_batches: set[int] = set()  # producers with a batch left since their last marker
@@ -202,7 +182,7 @@ class Cleaner:
         """What is left of a batch; None when nothing is."""
         if header.is_control:
             return self._kept_marker(header, batch)
-        kept = None if header in self._aborted else self._kept_records(header, batch)
+        kept = None if _is_aborted(header, self._aborted) else self._kept_records(header, batch)
         if kept is None and header.base_offset in self._kept_batches:
             kept = emptied(header) if header.record_count else batch
         if kept is not None and header.is_transactional:
@@ -258,6 +238,10 @@ class Cleaner:
         if len(kept) == header.record_count and new_horizon is None:
             return batch
         return thinned(batch, header, kept, delete_horizon_ms=horizon if new_horizon is None else new_horizon)
+
+
+def _is_aborted(header: BatchHeader, aborted: AbortedRanges) -> bool:
+    return header.is_transactional and aborted.holds(header)
 
 
 def _covering(start: int, last: BatchHeader) -> Batch:

@@ -254,6 +254,28 @@ def collect_aborted(
     return found
 
 
+class AbortedRanges:
+    """Looks up whether a batch belongs to an aborted transaction."""
+
+    def __init__(self, ranges: Iterable[AbortedRange]) -> None:
+        self._by_producer: dict[int, tuple[list[int], list[int]]] = {}
+        for aborted in sorted(ranges):
+            firsts, lasts = self._by_producer.setdefault(aborted.producer_id, ([], []))
+            firsts.append(aborted.first_offset)
+            lasts.append(aborted.last_offset)
+
+    def holds(self, header: BatchHeader) -> bool:
+        """Whether the transactional batch, or a marker, belongs to an aborted transaction.
+
+        The transactions of one producer never overlap, so one bisection finds the only candidate.
+        """
+        found = self._by_producer.get(header.producer_id)
+        if found is None:
+            return False
+        at = bisect_right(found[0], header.base_offset) - 1
+        return at >= 0 and header.base_offset <= found[1][at]
+
+
 # --- the snapshot of producers (ProducerStateManager, version 1) ----------------------------------------
 #
 #     version i16 | CRC-32C u32 | count i32 | per producer: id i64, epoch i16, last sequence i32,

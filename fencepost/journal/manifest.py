@@ -47,7 +47,7 @@ MANIFEST_FILE: Final = "manifest.json"
 MANIFEST_VERSION: Final = 5
 WRITTEN_AS: Final = "file"  # the last field but one of each file: its path in the data directory
 CHECKSUM: Final = "checksum"  # the last field
-Entry = TypeVar("Entry", bound="SegmentSummary | SnapshotSummary")
+Entry = TypeVar("Entry", bound="ManifestEntry")
 NO_CHECKSUM: Final = -1  # a CRC-32C is not negative
 
 
@@ -59,8 +59,18 @@ class MisplacedFile(CorruptIndex):
         super().__init__(f"{path} was written as {written_as}: it was renamed, copied or swapped")
 
 
+@attrs.frozen
+class ManifestEntry:
+    """An entry of a list in a manifest or a checkpoint; its fields are integers."""
+
+    @cached_property
+    def encoded(self) -> str:
+        """Its JSON. A log has thousands of segments, and what is said of a full one is written each time."""
+        return _encode(attrs.asdict(self, recurse=False))
+
+
 @attrs.frozen(kw_only=True)
-class SegmentSummary:
+class SegmentSummary(ManifestEntry):
     """A manifest's entry for one segment."""
 
     base_offset: int
@@ -70,23 +80,13 @@ class SegmentSummary:
     last_crc: int
     """The checksum of the last batch, 0 without one: it tells the file from that of another log."""
 
-    @cached_property
-    def encoded(self) -> str:
-        """Its JSON. A log has thousands of segments, and what is said of a full one is written each time."""
-        return _encode(attrs.asdict(self, recurse=False))
-
 
 @attrs.frozen(kw_only=True)
-class SnapshotSummary:
+class SnapshotSummary(ManifestEntry):
     """A manifest's entry for one producer snapshot, which tells it from that of another log."""
 
     offset: int
     checksum: int
-
-    @cached_property
-    def encoded(self) -> str:
-        """Its JSON."""
-        return _encode(attrs.asdict(self, recurse=False))
 
 
 @attrs.frozen(kw_only=True)
@@ -277,7 +277,6 @@ def decode_manifest(data: bytes, *, directory: str) -> Manifest:
 
 
 def _read(kind: type[Entry], content: dict[str, Any]) -> Entry:
-    """An entry whose fields are all integers."""
     return kind(**{field.name: int(content[field.name]) for field in attrs.fields(kind)})
 
 
@@ -477,7 +476,7 @@ def encode_json(content: dict[str, Any], *, place: str) -> bytes:
 
 
 def _encode_with_lists(
-    content: Mapping[str, Any], lists: Mapping[str, Sequence[SegmentSummary | SnapshotSummary]], *, place: str
+    content: Mapping[str, Any], lists: Mapping[str, Sequence[ManifestEntry]], *, place: str
 ) -> bytes:
     """The same with one more field for each list of entries, each of which is encoded only once."""
     fields = {name: _encode(value) for name, value in content.items()}

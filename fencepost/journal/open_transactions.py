@@ -49,9 +49,8 @@ class OpenTransactions:
         """Where the oldest open transaction begins, None when none is open."""
         return min((transaction.first_offset for transaction in self._open.values()), default=None)
 
-    def see(self, header: BatchHeader, batch: Buffer, at: int = 0) -> AbortedRange | None:
-        """Take the next batch of the log into account. Returns the aborted transaction that it ends, or
-        None."""
+    def update(self, header: BatchHeader, batch: Buffer) -> AbortedRange | None:
+        """Take the next batch of the log into account. Returns the transaction that it aborts, or None."""
         if not header.has_transaction:
             return None
         if not header.is_control:
@@ -61,11 +60,11 @@ class OpenTransactions:
                     header.base_offset, header.producer_id, header.producer_epoch
                 )
             return None
-        return self._end(header, batch, at)
+        return self._end(header, batch)
 
-    def _end(self, header: BatchHeader, batch: Buffer, at: int) -> AbortedRange | None:
+    def _end(self, header: BatchHeader, batch: Buffer) -> AbortedRange | None:
         try:
-            result = marker_of(batch, at, header).result
+            result = marker_of(batch, 0, header).result
         except ProtocolViolation:
             # A control batch that compaction emptied, or one of another kind, ends nothing.
             return None

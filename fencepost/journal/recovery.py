@@ -443,7 +443,7 @@ class Recovery:
         for segment in self._segments:
             if segment.end_offset > start:
                 for header, batch in segment.batches(start, before=segment.end_offset):
-                    transactions.see(header, batch)
+                    transactions.update(header, batch)
             segment.release()
         return transactions
 
@@ -495,7 +495,7 @@ def _replay_segment(
         for _, header, batch in walk_batches(segment.file, 0, size):
             check_link(header, offset=segment.end_offset, leader_epoch=segment.leader_epoch)
             segment.note(header, last_offset=header.last_offset, leader_epoch=header.leader_epoch)
-            aborted = transactions.see(header, batch)
+            aborted = transactions.update(header, batch)
             if aborted is not None:
                 segment.transaction_index.append(aborted)
     except ProtocolViolation as violation:

@@ -274,6 +274,6 @@ class _TailWalk:
         self.end = header.next_offset
         if header.next_offset <= self.known_before:
             return
-        ended = self.transactions.see(header, batch)
+        ended = self.transactions.update(header, batch)
         if ended is not None:
             self.aborted.append(ended)

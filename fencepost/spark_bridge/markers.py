@@ -40,7 +40,7 @@ def walk_unindexed(log: PartitionFiles, start: int, *, upper: int) -> list[Abort
                 if header.next_offset > ceiling or (is_past and transactions.first_offset is None):
                     return found
                 if header.is_control or (header.next_offset > start and not is_past):
-                    ended = transactions.see(header, batch)
+                    ended = transactions.update(header, batch)
                     if ended is not None and segment.base_offset in log.unindexed:
                         found.append(ended)
     return found

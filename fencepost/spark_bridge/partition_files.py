@@ -31,10 +31,11 @@ from fencepost.journal.layouts import LogLayout
 from fencepost.journal.manifest import MANIFEST_FILE, Manifest, MisplacedFile, decode_manifest, misplaced
 from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TRANSACTION_INDEX, file_name, parse_file_name
+from fencepost.journal.snapshots import open_in_snapshot
 from fencepost.journal.storage import DamagedLog, MissingFile, StorageReader, directory_name, read_listed
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header
 from fencepost.protocol.errors import FencepostError, ProtocolViolation
-from fencepost.protocol.terms import NO_OFFSET, TopicPartition
+from fencepost.protocol.terms import TopicPartition
 from fencepost.spark_bridge.losses import Loss
 
 Result = TypeVar("Result")
@@ -239,11 +240,7 @@ class PartitionFiles:
                 producers = decode_snapshot(data or b"")
             except CorruptIndex:
                 continue  # torn by a loss of power, or removed meanwhile: an older one is as good
-            return offset, [
-                OpenTransaction(producer.first_offset, producer.producer_id, producer.producer_epoch)
-                for producer in producers
-                if producer.first_offset != NO_OFFSET
-            ]
+            return offset, [*open_in_snapshot(producers)]
         return (self.segments[0].base_offset if self.segments else 0), []
 
 

@@ -6,13 +6,12 @@ its header.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Final, NamedTuple
 
-from fencepost.journal.indexes import AbortedRange
+from fencepost.journal.indexes import AbortedRange, AbortedRanges
 from fencepost.journal.layouts import LogLayout
 from fencepost.journal.segments import LOG, file_name, walk_batches
 from fencepost.journal.storage import RELISTINGS, MissingFile, ReadableFile, directory_name
@@ -45,28 +44,6 @@ class LocatedBatch(NamedTuple):
     position: int
     header: BatchHeader
     data: memoryview
-
-
-class AbortedRanges:
-    """Looks up whether a batch belongs to an aborted transaction."""
-
-    def __init__(self, ranges: Sequence[AbortedRange]) -> None:
-        self._by_producer: dict[int, tuple[list[int], list[int]]] = {}
-        for aborted in sorted(ranges):
-            firsts, lasts = self._by_producer.setdefault(aborted.producer_id, ([], []))
-            firsts.append(aborted.first_offset)
-            lasts.append(aborted.last_offset)
-
-    def holds(self, header: BatchHeader) -> bool:
-        """Whether the transactional batch belongs to an aborted transaction.
-
-        The transactions of one producer never overlap, so one bisection finds the only candidate.
-        """
-        found = self._by_producer.get(header.producer_id)
-        if found is None:
-            return False
-        at = bisect_right(found[0], header.base_offset) - 1
-        return at >= 0 and header.base_offset <= found[1][at]
 
 
 class RangeScan:

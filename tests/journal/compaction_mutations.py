@@ -12,15 +12,15 @@ _REMOVE: Final = "        for segment in old[1:]:\n            segment.remove()\
 MUTATIONS: Final = (
     one_edit(
         "aborted records count as the latest",
-        "journal.compaction:Survey.see",
-        "if is_dirty and fits and header not in self._aborted:",
+        "journal.compaction:Survey.update",
+        "if is_dirty and fits and not _is_aborted(header, self._aborted):",
         "if is_dirty and fits:",
         breaks="An aborted record removes the committed value of its key.",
     ),
     one_edit(
         "aborted records stay",
         "journal.compaction:Cleaner._kept",
-        "None if header in self._aborted else",
+        "None if _is_aborted(header, self._aborted) else",
         "",
         breaks="Once its marker is gone, an aborted record reads as a committed one.",
     ),
@@ -33,7 +33,7 @@ MUTATIONS: Final = (
     ),
     one_edit(
         "what does not fit into memory counts as replaced",
-        "journal.compaction:Survey.see",
+        "journal.compaction:Survey.update",
         "elif is_dirty:",
         "elif is_dirty and fits:",
         breaks="A batch with more keys than there is room for is lost.",

@@ -83,7 +83,7 @@ class Writer:
     def _see(self, header: BatchHeader, batch: Buffer) -> AbortedRange | None:
         if not header.is_control:
             self.last_batches[header.producer_id] = header
-        return self.transactions.see(header, batch)
+        return self.transactions.update(header, batch)
 
     def roll(self) -> None:
         self.journal.roll(self.producers())

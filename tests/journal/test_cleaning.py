@@ -433,7 +433,7 @@ def test_a_marker_stays_while_a_snapshot_that_retention_needs_has_its_transactio
     assert snapshot[0] == start
     transactions = open_in_snapshot(snapshot[1])
     for header, batch in found.segments.batches(start):
-        transactions.see(header, batch)
+        transactions.update(header, batch)
     assert list(transactions) == []
 
 
@@ -474,7 +474,7 @@ def open_in(journal: Journal) -> list[OpenTransaction]:
     """What a new leader takes for open."""
     transactions = journal.open_at(journal.segments.oldest_offset) or OpenTransactions()
     for header, batch in journal.segments.batches(journal.segments.oldest_offset):
-        transactions.see(header, batch)
+        transactions.update(header, batch)
     return list(transactions)
 
 

@@ -112,7 +112,7 @@ class Log:
         aborted = [AbortedRange(*entry) for entry in model.aborted if entry.first_offset < end]
         part = [batch for batch in self.batches if batch[0].base_offset < end]
         survey = Survey(first_dirty=first_dirty, end=end, aborted=aborted, producers=live)
-        survey.see(part)
+        survey.update(part)
         cleaner = Cleaner(survey, aborted=aborted, now=self.now + later_ms, delete_retention_ms=retention_ms)
         size = len(part) // pieces + 1
         kept = [batch for at in range(0, len(part), size) for batch in cleaner.clean(part[at : at + size])]
@@ -374,7 +374,7 @@ def test_a_memory_that_is_full_ends_the_cleaning_early() -> None:
     for key in (b"a", b"b", b"c", b"a", b"b"):
         log.write([(key, b"1")])
     found = Survey(first_dirty=0, end=5, aborted=(), producers=frozenset(), keys_max=2)
-    found.see(log.batches)
+    found.update(log.batches)
     assert (found.end, found.latest) == (2, {b"a": 0, b"b": 1})
     kept = Cleaner(found, aborted=(), now=0, delete_retention_ms=0).clean(log.batches)
     assert [header for header, _ in kept] == [header for header, _ in log.batches]
@@ -386,7 +386,7 @@ def test_a_batch_with_more_records_than_there_is_room_for_stays() -> None:
     log.write([(b"a", b"2")])
     log.write([(b"a", b"3")])
     found = Survey(first_dirty=0, end=5, aborted=(), producers=frozenset(), keys_max=2)
-    found.see(log.batches)
+    found.update(log.batches)
     assert (found.end, found.latest) == (5, {b"a": 4})
     kept = Cleaner(found, aborted=(), now=0, delete_retention_ms=0).clean(log.batches)
     assert words(Log(kept)) == "a=1 b=1 c=1 | . | a=3"
@@ -411,7 +411,7 @@ def test_long_keys_are_told_apart_and_take_few_bytes() -> None:
     log.write([(begin + b"1", b"1"), (begin + b"2", b"1"), (begin[:16], b"1")])
     log.write([(begin + b"1", b"2")])
     found = Survey(first_dirty=0, end=4, aborted=(), producers=frozenset())
-    found.see(log.batches)
+    found.update(log.batches)
     assert sorted(found.latest.values()) == [1, 2, 3]
     assert max(map(len, found.latest)) < 20
     assert state(log.cleaned()) == {begin + b"1": b"2", begin + b"2": b"1", begin[:16]: b"1"}
@@ -425,7 +425,7 @@ def test_keys_take_no_more_memory_than_the_broker_counts() -> None:
     found = Survey(first_dirty=0, end=count, aborted=(), producers=frozenset())
     tracemalloc.start()
     try:
-        found.see(log.batches)
+        found.update(log.batches)
         assert tracemalloc.get_traced_memory()[0] < count * KEY_BYTES
     finally:
         tracemalloc.stop()

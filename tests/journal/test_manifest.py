@@ -71,7 +71,7 @@ def test_a_reader_goes_on_from_a_manifest_by_walking() -> None:
     transactions = OpenTransactions(manifest.open_transactions)
     assert transactions.first_offset == manifest.last_stable_offset
     for header, batch in writer.journal.segments.batches(manifest.log_end_offset):
-        transactions.see(header, batch)
+        transactions.update(header, batch)
     assert transactions.first_offset == 1
     assert list(transactions) == [OpenTransaction(1, 8, 0)]
 

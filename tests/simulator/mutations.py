@@ -791,8 +791,8 @@ OF_COMPACTION: Final = (
         workload="compaction",
         edits=(
             Edit(
-                "journal.compaction:Survey.see",
-                {"if is_dirty and fits and header not in self._aborted:": "if is_dirty and fits:"},
+                "journal.compaction:Survey.update",
+                {"if is_dirty and fits and not _is_aborted(header, self._aborted):": "if is_dirty and fits:"},
             ),
         ),
     ),
@@ -801,7 +801,7 @@ OF_COMPACTION: Final = (
         breaks="Aborted records are left, and nothing says that they were aborted.",
         workload="compaction",
         edits=(
-            Edit("journal.compaction:Cleaner._kept", {"None if header in self._aborted else": ""}),
+            Edit("journal.compaction:Cleaner._kept", {"None if _is_aborted(header, self._aborted) else": ""}),
             Edit("journal.compaction:Cleaner._kept_marker", {"if has_batches or header": "if header"}),
         ),
     ),
