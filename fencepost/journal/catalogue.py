@@ -1,7 +1,7 @@
 """The catalogue of a data directory: which logs it holds, so that a start notices a log that has vanished.
 
-Rule: a log is listed when its files exist, and removed from the list before they go. A listed log without
-files is therefore damaged, and not a new one.
+Rule: a log is listed when its files exist, and removed from the list before its files are. A listed log
+without files is therefore damaged, and not a new one.
 """
 
 # Theory of operation
@@ -32,8 +32,8 @@ REMOVED: Final = "removed"
 
 
 class Catalogue:
-    """The logs by the names of their directories. `keep` may run in a different thread from the rest: it adds
-    one line in one write.
+    """The logs by the names of their directories. `mark_synced` may run in a different thread from the rest:
+    it adds one line in one write.
     """
 
     def __init__(self, storage: Storage, *, synced: Iterable[str]) -> None:
@@ -65,7 +65,7 @@ class Catalogue:
         if name not in self._lines:
             self._add(name, self._storage.boot_id)
 
-    def keep(self, name: str) -> None:
+    def mark_synced(self, name: str) -> None:
         """Note that the files of a log survive a loss of power, so that they are expected after one.
 
         Nothing happens for a log that was removed while it was synced.
@@ -112,8 +112,8 @@ def read_catalogue(data: bytes) -> dict[str, str]:
 
 
 def damaged_lines(data: bytes) -> dict[int, bytes]:
-    """The lines that are not as they were written, by their numbers from 1 on. A last line without its end
-    counts as torn, not as damaged.
+    """The lines whose checksum does not match, by line number, from 1 on. A last line without its end counts
+    as torn, not as damaged.
     """
     *lines, _ = data.split(b"\n")
     return {number: line for number, line in enumerate(lines, 1) if line and _parsed(line) is None}

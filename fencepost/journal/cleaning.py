@@ -21,8 +21,9 @@ Rule: a crash at any moment leaves the old segments or the cleaned one, never a 
 # The active segment is never cleaned. So a log that must stay small, because every start reads all of it,
 # needs small segments.
 #
-# A record goes because of a newer one, and that one must not be lost to a power failure later. So the cleaned
-# segment is synced before it takes its place, and all segments after it, too.
+# Compaction removes a record because a newer one has the same key, and the newer one must not be lost to a
+# power failure afterwards. So the cleaned segment is synced before it takes its place, and all segments after
+# it, too.
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ class CleaningRules:
     max_compaction_lag_ms: int
     delete_retention_ms: int
     until: int | None = None
-    """The batch that begins here says all that those before it say. They go together; others stay whole."""
+    """The batch that begins here repeats what all batches before it say (a snapshot of the metadata). These
+    are removed together or not at all; later ones stay as they are.
+    """
     is_deleted: bool = False
     """Whether retention deletes the oldest segments, too."""
 
@@ -115,7 +118,7 @@ class Cleaning:
         self._left = deque(segments)
         self._cleaner: Cleaner | None = None
         self._transactions = OpenTransactions()  # what is open where the next group begins
-        self._made: tuple[Sequence[Segment], Segment] | None = None
+        self._cleaned: tuple[Sequence[Segment], Segment] | None = None
         self._is_synced = False  # the segments that are left
 
     def work(self) -> bool:
@@ -134,26 +137,26 @@ class Cleaning:
         if not self._left:
             return False
         self._write(self._cleaner)
-        if self._made is not None and not self._is_synced:
+        if self._cleaned is not None and not self._is_synced:
             self.journal.sync_full(self._left)
             self._is_synced = True
         return True
 
     def finish(self) -> None:
         """Let the segment that was written take the place of the old ones."""
-        made, self._made = self._made, None
-        if made is not None:
-            self._forget_snapshots(made[1])
-            self.journal.replace_segments(*made)
+        cleaned, self._cleaned = self._cleaned, None
+        if cleaned is not None:
+            self._forget_snapshots(cleaned[1])
+            self.journal.replace_segments(*cleaned)
         if not self._left:
             self.journal.first_dirty_offset = self._survey.end
 
-    def _forget_snapshots(self, made: Segment) -> None:
+    def _forget_snapshots(self, cleaned: Segment) -> None:
         """Remove the snapshots where no segment begins any more. Retention deletes segments up to a
         snapshot; where nothing is deleted, none inside the clean part is needed.
         """
         if self._rules.is_deleted:
-            self.journal.forget_snapshots(after=made.base_offset, before=made.end_offset)
+            self.journal.forget_snapshots(after=cleaned.base_offset, before=cleaned.end_offset)
         else:
             self.journal.forget_snapshots(after=self.journal.segments.oldest_offset, before=self._survey.end)
 
@@ -165,41 +168,43 @@ class Cleaning:
 
     def _write(self, cleaner: Cleaner) -> None:
         start = self._left[0].base_offset
-        made = self.journal.new_segment(start)
+        cleaned = self.journal.new_segment(start)
         group: list[Segment] = []
         read: list[int] = []
         written: list[int] = []
-        made.remove()  # what an abandoned cleaning left would precede what is written now
+        cleaned.remove()  # what an abandoned cleaning left would precede what is written now
         try:
-            made.create()
-            # Where there is a snapshot, the log may begin one day. It also knows transactions of which
-            # nothing is left before: their markers stay, and their aborts are in the index.
+            cleaned.create()
+            # The log may later begin at a snapshot. A snapshot also knows transactions of which no earlier
+            # batch remains: their markers stay, and their aborts are in the index.
             self._transactions = transactions = self.journal.open_at(start) or self._transactions
-            batches = cleaner.clean(self._next_group(made, group, read), opened=[*transactions])
+            batches = cleaner.clean(self._next_group(cleaned, group, read), opened=[*transactions])
             for header, batch in batches:
-                made.append(batch, header, last_offset=header.last_offset, leader_epoch=header.leader_epoch)
+                cleaned.append(
+                    batch, header, last_offset=header.last_offset, leader_epoch=header.leader_epoch
+                )
                 written.append(header.crc)
                 aborted = transactions.update(header, batch)
                 if aborted is not None:
-                    made.append_aborted(aborted)
-            made.complete_time_index()
-            made.save_indexes()
-            made.sync(indexes=True)
+                    cleaned.append_aborted(aborted)
+            cleaned.complete_time_index()
+            cleaned.save_indexes()
+            cleaned.sync(indexes=True)
         except BaseException:
-            made.remove()
+            cleaned.remove()
             raise
-        made.release()
+        cleaned.release()
         if len(group) == 1 and written == read:
-            made.remove()  # it was clean
+            cleaned.remove()  # it was clean
         else:
-            self._made = (group, made)
+            self._cleaned = (group, cleaned)
 
-    def _next_group(self, made: Segment, group: list[Segment], read: list[int]) -> Iterator[Batch]:
-        """The batches of the next segments, as long as what is left of them fits into one. Notes in `group`
-        the segments, and in `read` the checksums of the batches.
+    def _next_group(self, cleaned: Segment, group: list[Segment], read: list[int]) -> Iterator[Batch]:
+        """Yields the batches of the next segments, as long as what remains of them fits into one segment.
+        Adds the segments to `group`, and the checksums of the batches to `read`.
         """
         while self._left and (
-            not group or self._is_together(self._left[0]) or self._fits(self._left[0], made)
+            not group or self._is_superseded(self._left[0]) or self._fits(self._left[0], cleaned)
         ):
             segment = self._left.popleft()
             group.append(segment)
@@ -207,11 +212,13 @@ class Cleaning:
                 read.append(header.crc)
                 yield header, batch
 
-    def _is_together(self, segment: Segment) -> bool:
-        # A log in which only some of these were replaced would say something else.
+    def _is_superseded(self, segment: Segment) -> bool:
+        # If only some of these were replaced, the log would have another meaning.
         return self._rules.until is not None and segment.base_offset <= self._rules.until
 
-    def _fits(self, segment: Segment, made: Segment) -> bool:
+    def _fits(self, segment: Segment, cleaned: Segment) -> bool:
         # A full segment is a little larger than the limit, and little may be left of it.
         size_max = self.journal.settings.segment_bytes * 3 // 2
-        return made.size + segment.size <= size_max and segment.end_offset - made.base_offset <= INT32_MAX
+        return (
+            cleaned.size + segment.size <= size_max and segment.end_offset - cleaned.base_offset <= INT32_MAX
+        )

@@ -19,14 +19,14 @@ open transactions and the same log end as from the whole log, and no record that
 #
 # What stays, and why:
 #
-#     the latest record of a key    it is the key's value. Aborted records never are
+#     the latest record of a key    it is the key's value. Aborted records do not count
 #     a tombstone                   until its delete horizon: a reader that has read the older value, and is
 #                                   slower than the compaction, must still learn that the key is gone. The
 #                                   first cleaning sets the horizon, now + delete.retention.ms (KIP-534)
-#     a marker                      while a batch of its transaction is there, or a snapshot before it that
-#                                   stays has the transaction open: a start may begin with this snapshot; and
-#                                   then until its own horizon, which the cleaning that removes the last of
-#                                   them sets. Kafka sets it one cleaning later, so there a log of short
+#     a marker                      while a batch of its transaction remains, or a snapshot in which the
+#                                   transaction is open, because a start may begin at that snapshot. Then
+#                                   until its own horizon, which the cleaning that removes the last of these
+#                                   sets. Kafka sets it one cleaning later, so there a log of short
 #                                   transactions takes longer to shrink
 #     a producer's last batch       without its records: it holds the last sequence, by which duplicates and
 #                                   gaps are recognised
@@ -43,8 +43,8 @@ open transactions and the same log end as from the whole log, and no record that
 # A batch whose records cannot be read stays as it is: compaction removes nothing that it does not understand.
 # So does one with more records than a cleaning has room for.
 #
-# Keys are kept in memory as they are if they are short, and as digests otherwise. So a limit on the number of
-# keys is a limit on bytes, too.
+# Short keys are kept in memory as they are, long ones as digests. So a limit on the number of keys also
+# limits the bytes.
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from fencepost.protocol.thinning import emptied, keyed_records, thinned
 Batch = tuple[BatchHeader, Buffer]
 
 KEYS_MAX: Final = 1_000_000  # of one cleaning, in memory
-KEY_BYTES: Final = 160  # that one takes there; the product is what log.cleaner.dedupe.buffer.size is in Kafka
+KEY_BYTES: Final = 160  # memory for one of them; all: log.cleaner.dedupe.buffer.size in Kafka
 _DIGEST_SIZE: Final = 17
 _SHORT_MAX: Final = _DIGEST_SIZE - 1  # bytes of a key; a longer one's digest is never equal to a short key
 

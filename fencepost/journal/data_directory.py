@@ -1,7 +1,7 @@
 """The data directory of a broker: its owner, its partitions, and the mark of a clean shutdown.
 
-Rule: the mark is removed before anything is written. It names only partitions that were closed whole and not
-opened since. A partition's directory that was there and is gone is damage, not an empty log.
+Rule: the mark is removed before anything is written. It names only logs that were closed completely and have
+not been opened since. If the directory of a partition has disappeared, that is damage, not an empty log.
 """
 
 # Theory of operation
@@ -15,10 +15,10 @@ opened since. A partition's directory that was there and is gone is damage, not 
 #         <topic>-<partition>/   one journal each (journal.py)
 #         .deleted/              a partition whose deletion a crash interrupted
 #
-# A start refuses a directory of other files, and a new one inside another one. It locks, reads the mark,
-# removes it durably, and finishes an interrupted deletion. Only then may anything be written. If the mark
-# stayed until after the first write, a crash would leave a mark that vouches for unsynced bytes, and the next
-# start would trust them unread.
+# A start refuses a directory with other files, and a new directory inside another data directory. It locks,
+# reads the mark, removes it durably, and finishes an interrupted deletion. Only then may anything be written.
+# If the mark stayed until after the first write, a crash would leave a mark that vouches for unsynced bytes,
+# and the next start would trust them unread.
 #
 # Kafka has the same mark (.kafka_cleanshutdown, CleanShutdownFileHandler), for the whole directory. This one
 # names partitions: when one disk write failed, only that partition is recovered from its bytes.
@@ -72,7 +72,7 @@ from fencepost.protocol.terms import NO_TOPIC_ID, TopicPartition
 
 META_FILE: Final = "meta.json"
 META_VERSION: Final = 3
-META_BYTES_MAX: Final = 10_000  # a larger file of this name is somebody else's
+META_BYTES_MAX: Final = 10_000  # a larger file of this name belongs to another program
 DELETED_DIRECTORY: Final = ".deleted"  # not the name of a partition's directory
 DEFAULT_CLUSTER_ID: Final = "fencepost"
 OPEN_FILES_DEFAULT: Final = 500  # below the usual limit of 1,024 file descriptors
@@ -110,7 +110,7 @@ class DataDirectory:
         # Listed once: a start asks for every partition, and each listing has an entry per partition.
         self._names = set(names)
         self.warning = _warning(catalogue.why_incomplete) if _partitions_of(self._names) else ""
-        """What the operator should know of the directory as it was found; empty without anything."""
+        """What the operator should know about the directory as it was found; empty if there is nothing."""
 
     @classmethod
     def open(
@@ -174,7 +174,7 @@ class DataDirectory:
                     clean_mark=self._clean.get(name),
                     is_known=name in self._catalogue,
                     topic_id=topic_id,
-                    when_named=partial(self._catalogue.keep, name),
+                    on_names_synced=partial(self._catalogue.mark_synced, name),
                 )
             except (DamagedLog, NoAccess):
                 self._refused.add(name)
@@ -276,16 +276,16 @@ class DataDirectory:
             self._mark(self._refused)
 
     def close(self, led: Mapping[TopicPartition, State] = {}) -> None:
-        """Close every journal, write the mark for those that are whole, and release the lock. `led` are the
-        states of leaders that are at the end of their logs.
+        """Close every journal, write the mark for those that were closed completely, and release the lock.
+        `led` are the states of leaders that are at the end of their logs.
         """
         try:
             journals, failed = self._journals, None
             try:
-                self._storage.at_once(
+                self._storage.run_all(
                     [partial(journal.close, *led.get(key, ())) for key, journal in journals.items()]
                 )
-            except StorageError as problem:  # the other logs were closed whole
+            except StorageError as problem:  # the other logs were closed completely
                 failed = problem
             self._storage.sync_directory("")
             for partition, journal in journals.items():
@@ -382,11 +382,11 @@ def refuse_nested(storage: Storage) -> None:
 
 def _is_data_directory(storage: StorageReader) -> bool:
     try:
-        # Not from a list of all files: there may be a million beside it.
+        # Opened directly: the directory may hold a million other files.
         with closing(storage.open(META_FILE)) as file:
             is_small = file.size <= META_BYTES_MAX
         return is_small and _cluster_id(storage) is not None
-    except StorageError:  # a file of somebody else, or one that this process may not read
+    except StorageError:  # another program's file, or one that this process may not read
         return False
 
 

@@ -44,9 +44,9 @@ MOVE: Final = "move what is there out of the data directory, or restore it from 
 
 
 @contextmanager
-def _reported(doing: str, *, blocked: str = MOVE, then: str = "") -> Generator[None]:
-    """Says what failed, and what to do about it: `blocked` if something else has the place of the file,
-    `then` after an error that neither a permission nor another file causes.
+def _storage_errors(doing: str, *, blocked: str = MOVE, then: str = "") -> Generator[None]:
+    """Turns an OSError into a StorageError that says what failed, and what to do about it: `blocked` if
+    something else is in the place of the file, `then` if neither a permission nor another file is the cause.
     """
     try:
         yield
@@ -97,7 +97,7 @@ def _allocate(descriptor: int, size: int) -> None:
             os.posix_fallocate(descriptor, 0, size)
 
 
-def _holders(path: str) -> Iterator[str]:
+def _ancestors(path: str) -> Iterator[str]:
     """Every directory above an absolute path, and above the targets of the links in it."""
     waiting, seen = [path], set[str]()
     while waiting:
@@ -113,7 +113,7 @@ def _holders(path: str) -> Iterator[str]:
         else:
             yield os.path.realpath(parent)
             waiting.append(parent)
-            with _reported(f"follow {path}"):
+            with _storage_errors(f"follow {path}"):
                 if os.path.islink(path):
                     waiting.append(os.path.join(parent, os.readlink(path)))
 
@@ -139,7 +139,7 @@ def _size_of(entry: os.DirEntry[str]) -> int | None:
 
 
 def _is(kind: Callable[[], bool]) -> bool:
-    """Whether an entry of a directory is of this kind. A link that leads to itself is of none."""
+    """Whether a directory entry is of this kind; False for a link that leads to itself."""
     try:
         return kind()
     except OSError as error:
@@ -168,7 +168,7 @@ class DiskFile:
     ) -> None:
         """`make_room` is called when the disk is full; it returns whether there is more room now."""
         flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
-        with _reported(f"open {path}"):
+        with _storage_errors(f"open {path}"):
             self._descriptor = _open_file(path, flags)
             found = os.fstat(self._descriptor)
         self._size = found.st_size
@@ -181,7 +181,7 @@ class DiskFile:
     def size(self) -> int:
         return self._size
 
-    # `append` and `read` spell out `_reported`: they run for every batch, and a generator as a context
+    # `append` and `read` spell out `_storage_errors`: they run for every batch, and a generator as a context
     # manager costs a microsecond or more.
     def append(self, data: Buffer) -> None:
         written, size = 0, len(data)
@@ -210,14 +210,14 @@ class DiskFile:
         return b"".join(parts)
 
     def truncate(self, size: int) -> None:
-        with _reported(f"truncate {self._path}"):
+        with _storage_errors(f"truncate {self._path}"):
             os.ftruncate(self._descriptor, size)
         self._size = size
 
     def sync(self) -> None:
         # `close` waits for the sync. Otherwise it could free the descriptor between the check and the sync,
         # and the system could give its number to another file.
-        with _reported(f"sync {self._path}"), self._closing:
+        with _storage_errors(f"sync {self._path}"), self._closing:
             if self._descriptor >= 0:
                 _sync(self._descriptor)
                 return
@@ -229,7 +229,7 @@ class DiskFile:
                 os.close(descriptor)
 
     def is_in_place(self) -> bool:
-        with _reported(f"examine {self._path}"):
+        with _storage_errors(f"examine {self._path}"):
             try:
                 found = os.stat(self._path)
             except FileNotFoundError:
@@ -237,7 +237,7 @@ class DiskFile:
         return (found.st_dev, found.st_ino) == self._identity
 
     def close(self) -> None:
-        with _reported(f"close {self._path}"), self._closing:
+        with _storage_errors(f"close {self._path}"), self._closing:
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
                 os.close(descriptor)
@@ -260,10 +260,9 @@ class DiskStorage:
     ) -> None:
         """`reserved_for`: the directory whose files may use the last RESERVE_BYTES of a full disk.
 
-        `starts_writeback`: a file that replaces another is on its way to the disk by then, even if it is not
-        durable, on a file system that offers this (ext4: auto_da_alloc). Otherwise a loss of power can leave
-        a file in its place that is empty or full of zeros, but a rename takes a tenth of a millisecond
-        instead of one or more.
+        `starts_writeback`: when `replace` returns, the file system has begun to write the new file, even if
+        it need not be durable (ext4: auto_da_alloc). Otherwise a loss of power can leave a file that is empty
+        or full of zeros in its place, but a rename takes a tenth of a millisecond instead of one or more.
         """
         self._starts_writeback = starts_writeback
         self._reserved_for = reserved_for
@@ -273,7 +272,7 @@ class DiskStorage:
         self._locks: list[int] = []
 
     def parents(self) -> Iterator[DiskStorage]:
-        for path in dict.fromkeys(_holders(os.path.join(os.getcwd(), self.location))):
+        for path in dict.fromkeys(_ancestors(os.path.join(os.getcwd(), self.location))):
             yield DiskStorage(path, read_only=True)
 
     def claim(self) -> None:
@@ -290,12 +289,12 @@ class DiskStorage:
         one process.
         """
         blocked = f"move what is in its place, or {ELSEWHERE}"
-        with _reported(f"create the data directory {self.location}", blocked=blocked, then=ELSEWHERE):
+        with _storage_errors(f"create the data directory {self.location}", blocked=blocked, then=ELSEWHERE):
             os.makedirs(self.location, exist_ok=True)
         try:
             if not self._locks:
                 self._lock_directory(fcntl.LOCK_EX, instead=INSTEAD)
-            with _reported(f"write to the data directory {self.location}", then=ELSEWHERE):
+            with _storage_errors(f"write to the data directory {self.location}", then=ELSEWHERE):
                 descriptor = _open_file(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT)
             self._lock(descriptor, fcntl.LOCK_EX, instead=INSTEAD)
         except BaseException:
@@ -310,12 +309,12 @@ class DiskStorage:
             self._reserve()
 
     def _reserve(self) -> None:
-        """Fill the reserve up before others fill the disk. A full disk keeps what is there."""
+        """Fill up the reserve before other files fill the disk. On a full disk, it keeps its size."""
         with suppress(OSError), open(self._path(RESERVE_FILE), "ab", opener=_open_file) as file:
             file.write(bytes(max(0, RESERVE_BYTES - file.tell())))
 
     def _use_reserve(self) -> bool:
-        """Release a block of the reserve. Not more: other files would take the rest."""
+        """Release one block of the reserve; of more, other files would take the rest."""
         try:
             size = os.stat(self._path(RESERVE_FILE)).st_size
             os.truncate(self._path(RESERVE_FILE), max(0, size - BLOCK_BYTES))
@@ -327,7 +326,7 @@ class DiskStorage:
         """Lock brokers out while a tool reads the directory, until `unlock`; creates and writes nothing."""
         try:
             self._lock_directory(fcntl.LOCK_SH, instead="")
-            with _reported(f"open {self._path(LOCK_FILE)}"):
+            with _storage_errors(f"open {self._path(LOCK_FILE)}"):
                 descriptor = _open_file(self._path(LOCK_FILE), os.O_RDONLY)
             self._lock(descriptor, fcntl.LOCK_SH, instead="")
         except MissingFile:
@@ -340,7 +339,7 @@ class DiskStorage:
         """Lock the directory itself, so that nobody can remove the lock. Over NFS, only this machine sees it,
         so LOCK_FILE is locked, too.
         """
-        with _reported(f"open {self.location}"):
+        with _storage_errors(f"open {self.location}"):
             try:
                 descriptor = os.open(self.location, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except (FileNotFoundError, NotADirectoryError):
@@ -352,7 +351,7 @@ class DiskStorage:
         # broker.
         self._locks.append(descriptor)
         in_child(self, DiskStorage.unlock)
-        with _reported(f"lock {self.location}"):
+        with _storage_errors(f"lock {self.location}"):
             try:
                 # LOCK_NB: a second broker that waited here would look as if it hung.
                 fcntl.flock(descriptor, how | fcntl.LOCK_NB)
@@ -360,7 +359,9 @@ class DiskStorage:
                 raise DirectoryInUse(f"{self._why_in_use(descriptor)}{instead}") from error
 
     def _why_in_use(self, descriptor: int) -> str:
-        """Who has locked the directory, and what to do. Only a broker keeps out the shared lock of a tool."""
+        """Who has locked the directory, and what to do. Only a broker's lock excludes the shared lock of a
+        tool.
+        """
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -379,7 +380,7 @@ class DiskStorage:
         return os.path.lexists(self.location)
 
     def directories(self) -> list[str]:
-        with _reported(f"list {self.location}"):
+        with _storage_errors(f"list {self.location}"):
             try:
                 with os.scandir(self.location) as entries:
                     return sorted(entry.name for entry in entries if _is(entry.is_dir))
@@ -402,7 +403,7 @@ class DiskStorage:
         return NotADataDirectory(what, location=self.location)
 
     def files(self, directory: str) -> dict[str, int]:
-        with _reported(f"list {self._path(directory)}"):
+        with _storage_errors(f"list {self._path(directory)}"):
             try:
                 with os.scandir(self._path(directory)) as entries:
                     sizes = {entry.name: _size_of(entry) for entry in entries if _is(entry.is_file)}
@@ -411,7 +412,7 @@ class DiskStorage:
         return {name: size for name, size in sorted(sizes.items()) if size is not None}
 
     def read_file(self, path: str) -> bytes | None:
-        with _reported(f"read {self._path(path)}"):
+        with _storage_errors(f"read {self._path(path)}"):
             try:
                 with open(self._path(path), "rb", opener=_open_file) as file:
                     return file.read()
@@ -424,15 +425,15 @@ class DiskStorage:
         return DiskFile(self._path(path), create=create, read_only=self._read_only, make_room=make_room)
 
     def make_directory(self, name: str) -> None:
-        with _reported(f"make {self._path(name)}"):
+        with _storage_errors(f"make {self._path(name)}"):
             os.makedirs(self._path(name), exist_ok=True)
 
     def rename_directory(self, name: str, new_name: str) -> None:
-        with _reported(f"rename {self._path(name)}"), suppress(FileNotFoundError):
+        with _storage_errors(f"rename {self._path(name)}"), suppress(FileNotFoundError):
             os.rename(self._path(name), self._path(new_name))
 
     def remove_directory(self, name: str) -> None:
-        with _reported(f"remove {self._path(name)}"):
+        with _storage_errors(f"remove {self._path(name)}"):
             path = self._path(name)
             if os.path.islink(path):
                 # An operator put the partition on another disk: its files go, that directory stays.
@@ -447,7 +448,7 @@ class DiskStorage:
 
     def replace(self, path: str, data: Buffer, *, durable: bool) -> None:
         target = self._path(path)
-        with _reported(f"replace {target}"):
+        with _storage_errors(f"replace {target}"):
             # If durable, the content is synced before the rename, the rename before the return. In another
             # order a power failure could leave the new name with an empty file.
             with open(target + TEMPORARY_SUFFIX, "wb", opener=_open_file) as file:
@@ -462,23 +463,23 @@ class DiskStorage:
             self.sync_directory(path.rpartition("/")[0])
 
     def rename(self, path: str, new_path: str) -> None:
-        with _reported(f"rename {self._path(path)}"):
+        with _storage_errors(f"rename {self._path(path)}"):
             os.replace(self._path(path), self._path(new_path))
 
     def remove(self, path: str) -> None:
-        with _reported(f"remove {self._path(path)}"), suppress(FileNotFoundError):
+        with _storage_errors(f"remove {self._path(path)}"), suppress(FileNotFoundError):
             os.unlink(self._path(path))
 
     def sync_directory(self, directory: str) -> None:
-        with _reported(f"sync the directory {self._path(directory)}"):
+        with _storage_errors(f"sync the directory {self._path(directory)}"):
             descriptor = os.open(self._path(directory), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
 
-    def at_once(self, tasks: Sequence[Callable[[], None]]) -> None:
-        # In threads: a file system writes the syncs that wait at the same time together.
+    def run_all(self, tasks: Sequence[Callable[[], None]]) -> None:
+        # In threads: a file system combines the syncs that wait at the same time.
         with ThreadPoolExecutor(SYNC_THREADS) as pool:
             waiting = [pool.submit(task) for task in tasks]
         problems = [problem for each in waiting if (problem := each.exception()) is not None]

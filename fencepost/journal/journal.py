@@ -116,28 +116,29 @@ class Journal:
         clean_mark: SyncedSegment | None = None,
         is_known: bool = False,
         topic_id: bytes = NO_TOPIC_ID,
-        when_named: Callable[[], None] = lambda: None,
+        on_names_synced: Callable[[], None] = lambda: None,
     ) -> None:
         """Open or create a partition's log and recover it; `dropped` describes lost bytes. StorageError when
         the disk fails, DamagedLog when it has lost bytes that must be there, or is not the log of `topic_id`.
 
         `clean_mark` is the last segment as the mark of a clean shutdown describes it. A log that `is_known`
         is not created.
-        `when_named` is called by the first sync, once the names of the files are durable.
+        `on_names_synced` is called by the first sync, once the names of the files are durable.
         """
         self.partition = partition
         self.settings = self.broker_settings = settings or JournalSettings()
         self._storage = storage
         self._directory = directory_name(partition)
         self._open_files = open_files or OpenFiles(OPEN_FILES)
-        self._when_named = when_named
+        self._on_names_synced = on_names_synced
         if not is_known:
             storage.make_directory(self._directory)
         recovery = Recovery(storage, self._directory, open_files=self._open_files)
         recovered = recovery.recover(clean_mark=clean_mark, is_known=is_known, topic_id=topic_id)
         self.dropped = recovered.dropped  # what recovery dropped and why, or None
         self.segments = LogSegments(recovered.segments)
-        # What is below it was cleaned. A start forgets it: the first cleaning then reads everything.
+        # Everything below it was cleaned. It is not stored, so the first cleaning after a start reads
+        # everything.
         self.first_dirty_offset = self.segments.oldest_offset
         self._synced = recovered.synced  # the checkpoint's entries, for the first segments
         self._unchanged = recovered.unchanged  # the last segment, while it is as a clean stop left it
@@ -161,7 +162,7 @@ class Journal:
         self.is_full = active.size >= self.settings.segment_bytes
         # Set when `append` opened a segment by itself: a snapshot there makes the next start faster.
         self.snapshot_due = False
-        self.remove_deleted()  # a crash may have come before
+        self.remove_deleted()  # a crash may have interrupted the last deletion
 
     @property
     def log_end_offset(self) -> int:
@@ -180,7 +181,7 @@ class Journal:
                 self._storage.sync_directory(self._directory)
 
     def configure(self, settings: JournalSettings) -> None:
-        """Follow these settings from now on: those of the partition's topic."""
+        """Use the settings of the partition's topic from now on."""
         self.settings = settings
         self.is_full = self.segments.active.size >= settings.segment_bytes
 
@@ -282,14 +283,14 @@ class Journal:
         self._unchanged = None
         segment = Segment(self._storage, self._directory, self.log_end_offset, self._open_files)
         segment.leader_epoch = full.leader_epoch
-        self._announce(segment)
+        self._list_in_manifest(segment)
         segment.create()
         self._names_changed = True
         self.segments.add(segment)
         self.is_full = False
         full.release()
 
-    def _announce(self, segment: Segment) -> None:
+    def _list_in_manifest(self, segment: Segment) -> None:
         """List a new segment in the manifest before it has a file. So a file at the end of a log that the
         manifest does not list was not written here.
         """
@@ -422,7 +423,7 @@ class Journal:
         return found
 
     def take_removed_snapshots(self) -> list[str]:
-        """A line about each snapshot that was removed because it is not of this log, each once."""
+        """A message about each snapshot that was removed because it belongs to another log; each one once."""
         removed, self._snapshots.removed = self._snapshots.removed, []
         return removed
 
@@ -513,7 +514,7 @@ class Journal:
 
     def _sync_files(self, *, syncs_upper: bool) -> int:
         """Returns the end of what is certainly synced."""
-        # The end is taken first, and the last segment before the list: what comes meanwhile is not promised.
+        # The end is read first, and the last segment before the list: writes during the sync do not count.
         end = self.segments.end_offset
         active = self.segments.active
         unsynced = self.segments.all[len(self._synced) :]
@@ -530,7 +531,7 @@ class Journal:
             self._storage.sync_directory(self._directory)
             if syncs_upper:
                 self._storage.sync_directory("")
-                self._when_named()
+                self._on_names_synced()
         if rolled or not self._checkpoint_is_durable:
             self._synced += [segment.checkpoint_entry() for segment in rolled]
             self._write_checkpoint(self._synced)

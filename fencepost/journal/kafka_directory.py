@@ -203,7 +203,7 @@ def _apply(
     may_be_torn: bool,
     from_offset: int = 0,
 ) -> int:
-    """Show the batches of a file to `cluster`, from an offset on. Returns the offset after the last one."""
+    """Apply the batches of a file to `cluster`, from an offset on. Returns the offset after the last one."""
     end = from_offset
     try:
         with closing(storage.open(path)) as file:

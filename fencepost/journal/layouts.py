@@ -85,9 +85,10 @@ class LogLayout(Protocol):
         """
         ...
 
-    def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, anew: bool = False) -> str:
+    def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, refresh: bool = False) -> str:
         """The id of the topic that the directory of a partition, with this manifest, is of; empty if it is
-        unknown. Without an id in the manifest, the cluster's metadata says it, which is read once, or `anew`.
+        unknown. Without an id in the manifest, the cluster's metadata says it, which is read once, or again
+        to `refresh`.
         """
         ...
 
@@ -101,9 +102,9 @@ class LogLayout(Protocol):
         """The offset before which records were deleted; the first segment may begin later."""
         ...
 
-    def closed_end(self, partition: TopicPartition, *, anew: bool = False) -> int:
+    def closed_end(self, partition: TopicPartition, *, refresh: bool = False) -> int:
         """Where the log ended when its broker stopped cleanly; 0 if nothing says so, as while one runs. What
-        says so is read once, or `anew`.
+        says so is read once, or again to `refresh`.
         """
         ...
 
@@ -199,10 +200,10 @@ class FencepostLayout:
         self._topic_ids = cluster.topic_ids()
         return cluster
 
-    def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, anew: bool = False) -> str:
+    def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, refresh: bool = False) -> str:
         if manifest is not None and manifest.topic_id != NO_TOPIC_ID:
             return spell_topic_id(manifest.topic_id)
-        if anew:
+        if refresh:
             self._read_cluster()
         known = self._id_of(partition.topic)
         return "" if known == NO_TOPIC_ID else spell_topic_id(known)
@@ -210,8 +211,8 @@ class FencepostLayout:
     def log_start_offset(self, partition: TopicPartition) -> int:
         return read_log_start(self.storages[0], directory_name(partition))
 
-    def closed_end(self, partition: TopicPartition, *, anew: bool = False) -> int:
-        if self._closed is None or anew:
+    def closed_end(self, partition: TopicPartition, *, refresh: bool = False) -> int:
+        if self._closed is None or refresh:
             self._closed = read_clean_mark(self.storages[0])
         last = self._closed.get(directory_name(partition))
         return 0 if last is None else last.end_offset
@@ -264,13 +265,13 @@ class KafkaLayout:
     def _topic_ids(self) -> Mapping[str, bytes]:
         return {} if self.cluster is None else self.cluster.topic_ids()
 
-    def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, anew: bool = False) -> str:
+    def topic_id(self, partition: TopicPartition, manifest: Manifest | None, *, refresh: bool = False) -> str:
         return read_topic_id(self._home(partition).storage, partition)
 
     def log_start_offset(self, partition: TopicPartition) -> int:
         return self._home(partition).log_starts.get(partition, 0)
 
-    def closed_end(self, partition: TopicPartition, *, anew: bool = False) -> int:
+    def closed_end(self, partition: TopicPartition, *, refresh: bool = False) -> int:
         return 0
 
     def high_watermark(self, partition: TopicPartition) -> int | None:

@@ -65,7 +65,7 @@ class ManifestEntry:
 
     @cached_property
     def encoded(self) -> str:
-        """Its JSON. A log has thousands of segments, and what is said of a full one is written each time."""
+        """Its JSON. A log has thousands of segments, and the entry of a full one is written each time."""
         return _encode(attrs.asdict(self, recurse=False))
 
 
@@ -136,7 +136,7 @@ class Manifest:
         return self != attrs.evolve(older, boot_id=self.boot_id)
 
     def other_topic(self, topic_id: bytes) -> str:
-        """Why this is no manifest of the topic with this id; empty if it may be one."""
+        """Why this is not a manifest of the topic with this id; empty if it may be one."""
         return why_other_topic(self.topic_id, topic_id) if _are_two_topics(self.topic_id, topic_id) else ""
 
     @property
@@ -174,7 +174,7 @@ def lost_segments(
 
 
 class DescribedFile(NamedTuple):
-    """What a small file, the witness, says of a log file."""
+    """What a small file (the witness) says about a log file."""
 
     summary: SegmentSummary
     witness: str
@@ -185,8 +185,8 @@ class DescribedFile(NamedTuple):
 def described_files(
     manifest: Manifest | None, clean_mark: SyncedSegment | None, *, directory: str, boot_id: str
 ) -> dict[int, DescribedFile]:
-    """What the small files say of the log files of a partition, by their base offsets. After a loss of power,
-    only the mark of a clean stop proves that a manifest is the last one.
+    """What the small files say about the log files of a partition, by their base offsets. After a loss of
+    power, only the mark of a clean stop proves that a manifest is the last one.
     """
     described: dict[int, DescribedFile] = {}
     if manifest is not None and (clean_mark is not None or manifest.is_of_boot(boot_id)):
@@ -199,7 +199,7 @@ def described_files(
 
 
 class KnownSnapshots(NamedTuple):
-    """What the small files say of the producer snapshots of a log."""
+    """What the small files say about the producer snapshots of a log."""
 
     checksums: dict[int, int]
     """By offset; NO_CHECKSUM where none was."""
@@ -223,8 +223,8 @@ class KnownSnapshots(NamedTuple):
 def known_snapshots(
     manifest: Manifest | None, clean_mark: SyncedSegment | None, *, boot_id: str
 ) -> KnownSnapshots:
-    """What the small files say of the snapshots of a partition. As for log files, a manifest may be outdated
-    after a loss of power; one of the same boot is never older than a deletion of segments.
+    """What the small files say about the snapshots of a partition. As for log files, a manifest may be
+    outdated after a loss of power; one of the same boot is never older than a deletion of segments.
     """
     checksums, end = dict[int, int](), None
     if manifest is not None and (clean_mark is not None or manifest.is_of_boot(boot_id)):

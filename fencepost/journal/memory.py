@@ -159,7 +159,7 @@ class MemoryStorage:
     def sync_directory(self, directory: str) -> None:
         self._present(directory).sync()
 
-    def at_once(self, tasks: Sequence[Callable[[], None]]) -> None:
+    def run_all(self, tasks: Sequence[Callable[[], None]]) -> None:
         problems = [problem for task in tasks if (problem := _problem_of(task)) is not None]
         if problems:
             raise problems[0]

@@ -100,7 +100,7 @@ class ProcessStorage:
         self._machine, self._disk = machine, disk
         # What changes no file goes straight to the disk.
         self.exists, self.directories, self.files = disk.exists, disk.directories, disk.files
-        self.read_file, self.sync_directory, self.at_once = disk.read_file, disk.sync_directory, disk.at_once
+        self.read_file, self.sync_directory, self.run_all = disk.read_file, disk.sync_directory, disk.run_all
         self.claim, self.lock, self.unlock = disk.claim, disk.lock, disk.unlock
         self.parents = disk.parents
 

@@ -132,9 +132,9 @@ def check_link(header: BatchHeader, *, offset: int | None, leader_epoch: int) ->
 
 
 def is_other_file(file: ReadableFile, described: DescribedFile, *, start: int = 0) -> bool:
-    """Whether a log file holds another intact batch where that one ended which is described as the last, or
-    no fewer bytes and fewer offsets, or batches from another offset on. A batch of a full segment that
-    compaction has changed since does not tell, nor does a file that is damaged. `start` is where a batch
+    """Whether a log file is not the one that was described: it has another intact batch in the place of the
+    last one, or as many bytes but fewer offsets, or it begins at another offset. A damaged file proves
+    nothing, nor does a batch of a full segment that compaction has changed since. `start` is where a batch
     begins, if the file is the right one.
     """
     summary = described.summary
@@ -149,7 +149,7 @@ def is_other_file(file: ReadableFile, described: DescribedFile, *, start: int = 
             if offset >= summary.end_offset and not is_elsewhere:
                 break
     except ProtocolViolation:
-        # The index may be of the right file and this be another one, in which no batch begins there.
+        # The index may belong to the right file, and this may be another one, in which no batch begins there.
         return start > 0 and is_other_file(file, described)
     if last is None:
         return False
@@ -165,7 +165,7 @@ def is_other_file(file: ReadableFile, described: DescribedFile, *, start: int = 
 def _are_linked(data: bytes, offset: int) -> bool:
     """Whether these bytes are whole batches, the first with `offset`, each beginning where the last ended.
 
-    Base offset and length are outside the checksum that readers verify. Here they are bound to their place.
+    The checksum that readers verify does not cover base offset and length, so they are checked here.
     """
     position, end, expected = 0, len(data) - HEADER_SIZE, None
     while position <= end:

@@ -20,7 +20,7 @@ be replayed.
 # There are disks that keep a later append to a file and lose an earlier one. A journal takes that for damage:
 # a valid batch that follows invalid bytes may have been acknowledged, so it refuses the log.
 #
-# Damage is another matter: it strikes bytes and names that were synced, and no promise of a disk covers it.
+# Damage is different: it changes bytes and names that were synced, which no promise of a disk covers.
 # `overwrite` changes bytes (a flipped bit, a lost sector), `vanish` takes a name away while open handles keep
 # the file, and `misdirect` lets one read return bytes from another place.
 
@@ -112,7 +112,7 @@ class _Directory(MemoryDirectory):
         """Lose an entry, synced or not."""
         self.names.pop(name, None)
         self.synced.pop(name, None)
-        self.since = [{key: made for key, made in change.items() if key != name} for change in self.since]
+        self.since = [{key: entry for key, entry in change.items() if key != name} for change in self.since]
 
     def lose_power(self, choose: Choose) -> None:
         """Keep some of the first unsynced changes of entries, as a journaling file system does."""
@@ -127,7 +127,7 @@ class _Directory(MemoryDirectory):
             entry.lose_power(choose)
 
 
-class Astray(NamedTuple):
+class Misdirection(NamedTuple):
     """Where a read takes place instead, if it begins before byte `below`."""
 
     node: MemoryFile
@@ -161,8 +161,8 @@ class SimulatedFile:
 
     def read(self, position: int, size: int) -> bytes:
         self._check()
-        if self._path in self._storage.astray:
-            node, position = self._storage.led_astray(self._path, self._node, position)
+        if self._path in self._storage.misdirected:
+            node, position = self._storage.redirected(self._path, self._node, position)
             return node.read(position, size)
         return self._node.read(position, size)
 
@@ -200,7 +200,7 @@ class SimulatedStorage(MemoryStorage):
         self.choose = choose
         self.breaks: Breaks = breaks or (lambda _operation, _path: False)
         self.generation = 0
-        self.astray: dict[str, Astray] = {}
+        self.misdirected: dict[str, Misdirection] = {}
 
     def kill(self) -> None:
         """The process dies: its lock and handles are gone, its writes stay."""
@@ -236,15 +236,15 @@ class SimulatedStorage(MemoryStorage):
         """Let the next read of `path` that begins before byte `below` return bytes of the file `to` instead,
         from `shift` bytes further on.
         """
-        self.astray[path] = Astray(self._node(to), shift, below)
+        self.misdirected[path] = Misdirection(self._node(to), shift, below)
 
-    def led_astray(self, path: str, node: MemoryFile, position: int) -> tuple[MemoryFile, int]:
+    def redirected(self, path: str, node: MemoryFile, position: int) -> tuple[MemoryFile, int]:
         """Where this read really takes place."""
-        astray = self.astray[path]
-        if position >= astray.below:
+        misdirection = self.misdirected[path]
+        if position >= misdirection.below:
             return node, position
-        del self.astray[path]
-        return astray.node, position + astray.shift
+        del self.misdirected[path]
+        return misdirection.node, position + misdirection.shift
 
     def _node(self, path: str) -> _Node:
         node = self._find(path)
@@ -253,9 +253,9 @@ class SimulatedStorage(MemoryStorage):
 
     def read_file(self, path: str) -> bytes | None:
         file = self._find(path)
-        if file is None or path not in self.astray:
+        if file is None or path not in self.misdirected:
             return super().read_file(path)
-        node, position = self.led_astray(path, file, 0)
+        node, position = self.redirected(path, file, 0)
         return node.read(position, node.size)
 
     def sync_directory(self, directory: str) -> None:

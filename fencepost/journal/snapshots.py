@@ -7,8 +7,8 @@ Rule: a snapshot is derived from the log, so it counts only as long as the log d
 #
 # Kafka's format binds a snapshot to no log: its checksum also matches in another directory. So a file that an
 # operator copied into a wrong one looks whole, and a leader that believed it would take new batches for
-# duplicates, show records of an open transaction, or wait for a marker that never comes. Two witnesses
-# are against it.
+# duplicates, show records of an open transaction, or wait for a marker that never comes. Two things reveal
+# such a file.
 #
 # The manifest lists the snapshots with their checksums, and the mark of a clean stop has that of the snapshot
 # at the end of the log (`known_snapshots`). A snapshot that is not listed was written right before a kill, or
@@ -24,10 +24,10 @@ Rule: a snapshot is derived from the log, so it counts only as long as the log d
 #     the batch before   has left its producer as the snapshot has it; one with an open transaction is there
 #
 # Compaction may have removed a batch since; an empty batch without a producer then takes its place, which
-# contradicts nothing. Of offsets before the oldest segment the log says nothing, nor does it know which batch
-# of a producer is its last one, or which transaction a snapshot does not name. Each lookup reads at most
-# an index interval, and no lookup reads records. Of many producers only those that wrote last are looked up:
-# in a snapshot of another log, nearly every one is wrong.
+# contradicts nothing. About offsets before the oldest segment the log says nothing, nor does it know which
+# batch of a producer is its last one, or which transaction a snapshot does not name. Each lookup reads at
+# most an index interval, and no lookup reads records. Of many producers only those that wrote last are looked
+# up: in a snapshot of another log, nearly every one is wrong.
 #
 # A damaged header contradicts nothing: whoever reads its batch meets the damage.
 #

@@ -137,8 +137,8 @@ class StorageFile(ReadableFile, Protocol):
         ...
 
     def is_in_place(self) -> bool:
-        """Whether its path still leads to this file. One that was removed or replaced takes every write, and
-        loses it.
+        """Whether its path still names this file. Writes to a file that was removed or replaced succeed, and
+        are lost.
         """
         ...
 
@@ -196,7 +196,7 @@ class Storage(StorageReader, Protocol):
         ...
 
     def parents(self) -> Iterable[StorageReader]:
-        """Every directory above the data directory, also by the way of each link in its path."""
+        """Every directory above the data directory, and above the target of each link in its path."""
         ...
 
     def claim(self) -> None:
@@ -243,16 +243,16 @@ class Storage(StorageReader, Protocol):
         """Return when files created, replaced and removed in a directory stay so after a power failure."""
         ...
 
-    def at_once(self, tasks: Sequence[Callable[[], None]]) -> None:
-        """Perform independent tasks that wait for syncs, perhaps at the same time. After the last one, the
-        first error is raised.
+    def run_all(self, tasks: Sequence[Callable[[], None]]) -> None:
+        """Run independent tasks that wait for syncs, perhaps in parallel. After the last one, the first error
+        is raised.
         """
         ...
 
 
 @contextmanager
 def claimed(storage: Storage) -> Generator[None]:
-    """Other brokers are kept out of the data directory meanwhile, and at the end nobody is."""
+    """Keep other brokers out of the data directory during the block. Afterwards, any of them may start."""
     storage.claim()
     try:
         yield

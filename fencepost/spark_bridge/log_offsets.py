@@ -85,7 +85,7 @@ def find_log_offsets(
         start, opened_before = since.log_end_offset, since.open_transactions
     walk = _TailWalk(log, start, promised, ceiling=ceiling, opened_before=opened_before)
     if written <= walk.end < closed_end:  # a broker may have started since, for a new topic of this name
-        promised = min(max(written, log.layout.closed_end(log.partition, anew=True)), ceiling)
+        promised = min(max(written, log.layout.closed_end(log.partition, refresh=True)), ceiling)
     if walk.end < promised and not walk.is_at_ceiling:
         told = f"{walk.where} ends at offset {walk.end}, but offsets up to {promised} were written"
         told += f": {_RECOVER}" if report is None else ": reading what exists"

@@ -316,7 +316,7 @@ def _read_log_start(layout: LogLayout, partition: TopicPartition) -> int:
 def topic_id_of(layout: LogLayout, partition: TopicPartition) -> str:
     """The id of the topic that a partition's directory is of now; empty if it is unknown."""
     manifest, _ = _read_manifest(layout, layout.storages[layout.home(partition)], partition)
-    return layout.topic_id(partition, manifest, anew=True)
+    return layout.topic_id(partition, manifest, refresh=True)
 
 
 ReadManifest = tuple[Manifest | None, str]

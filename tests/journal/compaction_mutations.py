@@ -156,7 +156,7 @@ OF_FILES: Final = (
     one_edit(
         "the cleaned segment is not synced",
         "journal.cleaning:Cleaning._write",
-        "made.sync(indexes=True)",
+        "cleaned.sync(indexes=True)",
         "pass",
         breaks="After a power failure, neither the old records nor the cleaned ones are left.",
     ),

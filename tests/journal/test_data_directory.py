@@ -452,7 +452,7 @@ def test_the_end_of_a_log_that_was_removed_stays_known(tmp_path: Path, how: str)
     for _ in range(2):
         mark = decode_clean_mark((tmp_path / CLEAN_FILE).read_bytes())
         assert mark[str(ORDERS)].end_offset == 2
-        assert how == "killed" or mark[str(PAYMENTS)].end_offset == 2, "the other log was closed whole"
+        assert how == "killed" or mark[str(PAYMENTS)].end_offset == 2, "the other log was closed completely"
         data = DataDirectory.open(DiskStorage(tmp_path))
         with pytest.raises(DamagedLog, match="orders-0: "):
             data.journal(ORDERS)
@@ -622,7 +622,7 @@ def test_a_log_that_is_deleted_during_its_first_sync_is_not_missed() -> None:
     catalogue = Catalogue(storage, synced=())
     catalogue.add("orders-0")
     catalogue.remove("orders-0")
-    catalogue.keep("orders-0")
+    catalogue.mark_synced("orders-0")
     assert "orders-0" not in catalogue
     catalogue.close()
     assert "orders-0" not in Catalogue(storage, synced=())

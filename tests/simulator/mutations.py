@@ -871,7 +871,7 @@ OF_COMPACTION: Final = (
         "the cleaned segment is not synced",
         breaks="After a power failure, neither the old records nor the cleaned ones are left.",
         workload="compaction",
-        edits=(Edit("journal.cleaning:Cleaning._write", {"made.sync(indexes=True)": "pass"}),),
+        edits=(Edit("journal.cleaning:Cleaning._write", {"cleaned.sync(indexes=True)": "pass"}),),
     ),
     Mutation(
         "the records left in a batch are renumbered",

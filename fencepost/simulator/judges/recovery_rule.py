@@ -124,14 +124,14 @@ class RecoveryRule:
         """
         disk = self.journals.disks[record.key]
         # A misdirected read strikes the next reader, which must be the broker and not the judge.
-        astray, disk.astray = disk.astray, {}
+        misdirected, disk.misdirected = disk.misdirected, {}
         try:
             found = self._read(record.key, checked=False)
         except DamagedLog:
             end = self.journals.journal(record.key).log_end_offset
             return [header for header in record.headers if header.next_offset <= end]
         finally:
-            disk.astray = astray
+            disk.misdirected = misdirected
         # The leader epoch is outside the checksum. Recovery compares it, and readers have no use for it.
         epochs = {header.base_offset: header.leader_epoch for header in record.headers}
         return [

@@ -74,7 +74,7 @@ class ClusterJournals:
                 settings=self.settings,
                 is_known=partition in self.listed,
                 topic_id=topic_id,
-                when_named=partial(self.listed.__setitem__, partition, True),
+                on_names_synced=partial(self.listed.__setitem__, partition, True),
             )
             self.opened[partition] = journal
             # Until the first sync, the names of its files may be lost with the power.
