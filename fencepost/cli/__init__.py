@@ -13,9 +13,9 @@ def main() -> None:
         import gc
 
         gc.disable()  # imports create many objects and no garbage: it would scan them hundreds of times
-        from fencepost.cli.interruptions import Stopped, drop_no_signal
+        from fencepost.cli.interruptions import Stopped, resend_dropped_signals
 
-        drop_no_signal()
+        resend_dropped_signals()
         try:
             from fencepost.cli.application import run_as_process
 

@@ -52,7 +52,7 @@ command) save typing; `fencepost help cli` describes them.
 
 
 def _is_utf_8(text: str) -> bool:
-    """Whether the bytes of an argument are UTF-8. Python keeps each byte that is not as half of a surrogate
+    """Whether the bytes of an argument are UTF-8. Python represents each other byte as half of a surrogate
     pair.
     """
     try:
@@ -83,8 +83,8 @@ def _shown_default(value: object) -> str | None:
 
 
 def _exact(kind: Any, tokens: Sequence[Token]) -> object:
-    """The value of an option. cyclopts would round 1.5 to a whole number (2.0 is one), and take an empty path
-    for the current directory; it comes from a variable that is not set.
+    """The value of an option. cyclopts would round 1.5 to a whole number (2.0 is one), and take an empty
+    path, which comes from an unset variable of the shell, for the current directory.
     """
     kinds = {kind, *get_args(kind)}  # of int | None and of tuple[int, ...], too
     if Path in kinds and any(not token.value for token in tokens):
@@ -288,7 +288,7 @@ class _StandardOutput(FileIO):
 
 
 def _drop_output() -> None:
-    """With stdout redirected, Python's flush at exit does not fail a second time."""
+    """Redirect stdout to /dev/null, so that Python's flush at exit does not fail a second time."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

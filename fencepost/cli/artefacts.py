@@ -39,8 +39,8 @@ class FailedRun:
     facts: dict[str, Json]
 
 
-def prove(directory: Path | None) -> None:
-    """Makes the directory of `--output` before the work begins; CommandFailed if that is impossible."""
+def make_directory(directory: Path | None) -> None:
+    """Makes the directory of `--output` before the work begins; WrongUsage if that is impossible."""
     if directory is None:
         return
     try:
@@ -66,7 +66,7 @@ def save(directory: Path, failure: FailedRun) -> list[Path]:
         if text:
             path = directory / f"{failure.name}{suffix}"
             target = Target(path=path, option="--output", kind=KINDS[suffix])
-            target.prove()
+            target.check()
             target.write(text)
             written.append(path)
     return written
@@ -98,7 +98,7 @@ def junit_target(path: Path | None) -> Target | None:
     if path is None:
         return None
     target = Target(path=path, option="--junit", kind=REPORT)
-    target.prove()
+    target.check()
     if path.is_file():
         path.unlink()
     return target

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -20,13 +20,10 @@ from fencepost.cli.options import NOT_EMPTY, AsJson
 from fencepost.cli.output import print_progress
 from fencepost.cli.spark_calls import start_spark, with_spark
 from fencepost.journal.disk import DiskStorage
-from fencepost.journal.layouts import open_layout
+from fencepost.journal.layouts import LogLayout, open_layout
 from fencepost.journal.storage import DirectoryInUse, StorageReader
 from fencepost.spark_bridge.filesystems import absolute, open_storage
 from fencepost.spark_bridge.session import SHORT_RUN, require_spark
-
-if TYPE_CHECKING:
-    from fencepost.journal.layouts import LogLayout
 
 
 def audit(
@@ -79,10 +76,8 @@ def audit(
         for storage in storages:
             if isinstance(storage, DiskStorage):
                 storage.unlock()
-    looked_at = {"partitions": found.partitions, "batches": found.batches, "bytes": found.bytes}
-    return print_findings(
-        found, looked_at, "internal ones included, except __cluster_metadata", as_json=as_json
-    )
+    counts = {"partitions": found.partitions, "batches": found.batches, "bytes": found.bytes}
+    return print_findings(found, counts, "internal ones included, except __cluster_metadata", as_json=as_json)
 
 
 def _comparison(source: str | None, target: str | None, by: str | None) -> tuple[str, str, str] | None:

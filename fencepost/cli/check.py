@@ -42,30 +42,30 @@ def check(directory: Path, /, *, as_json: AsJson = False) -> int:
         raise CommandFailed(f"{problem}; nothing was checked", then=WHILE_IT_RUNS) from problem
     finally:
         storage.unlock()
-    looked_at = {
+    counts = {
         "partitions": findings.partitions,
         "segments": findings.segments,
         "batches": findings.batches,
         "bytes": findings.bytes,
         "transactional_ids": findings.transactional_ids,
     }
-    return print_findings(findings, looked_at, "internal ones included", as_json=as_json)
+    return print_findings(findings, counts, "internal ones included", as_json=as_json)
 
 
-def print_findings(findings: Findings, looked_at: dict[str, int], which: str, *, as_json: bool) -> int:
-    """Prints what a check found and a summary; returns the exit code. `looked_at` counts partitions, batches,
+def print_findings(findings: Findings, counts: dict[str, int], which: str, *, as_json: bool) -> int:
+    """Prints what a check found and a summary; returns the exit code. `counts` counts partitions, batches,
     bytes and more; `which` says which partitions these are.
     """
     problems, notes = findings.count(Severity.PROBLEM), findings.count(Severity.NOTE)
     if as_json:
         for finding in findings.found:
             print_json(facts(finding))
-        print_json({"problems": problems, "notes": notes, **looked_at})
+        print_json({"problems": problems, "notes": notes, **counts})
     else:
         for finding in findings.found:
             print(in_words(finding))
-        partitions = f"{counted(looked_at['partitions'], 'partition')} with files ({which})"
-        size = f"{counted(looked_at['batches'], 'batch')}, {looked_at['bytes']:,} bytes"
+        partitions = f"{counted(counts['partitions'], 'partition')} with files ({which})"
+        size = f"{counted(counts['batches'], 'batch')}, {counts['bytes']:,} bytes"
         print(f"{partitions}, {size}: {counted(problems, 'problem')}, {counted(notes, 'note')}.")
     return FAILED if problems else OK
 

@@ -50,7 +50,7 @@ class ConfigFile:
         if commands == (HELP,):
             return  # it has no options, and describes the file and the variables that others refuse
         check_variables()
-        _forget_empty_variables(arguments)
+        _drop_empty_variables(arguments)
         chosen, path = self.profile or variable(environment.PROFILE), config_path()
         if path is None:
             if chosen is not None:
@@ -64,9 +64,9 @@ class ConfigFile:
             self._check(path, each, root, within=f"{PROFILE}.{name}.")
         if chosen is not None:
             profile = _named(path, profiles, chosen)
-            values = _laid_over(values, profile)
+            values = _merged(values, profile)
             if self.profile is not None:
-                _forget_environment(arguments, profile)
+                _drop_environment(arguments, profile)
         Dict(values, source=str(path))(app, commands, arguments)
         names = {name.lstrip("-") for argument in arguments for name in argument.names}
         for name in SHARED:
@@ -169,24 +169,24 @@ def _named(path: Path, profiles: dict[str, dict[str, Any]], name: str) -> dict[s
     return profiles[name]
 
 
-def _laid_over(values: dict[str, Any], profile: dict[str, Any]) -> dict[str, Any]:
-    """The values, overridden by those of a profile; tables are merged."""
+def _merged(values: dict[str, Any], profile: dict[str, Any]) -> dict[str, Any]:
+    """The values, overridden by those of a profile; nested tables are merged."""
     merged = dict(values)
     for key, value in profile.items():
         below = merged.get(key, {})
         tables = [cast("dict[str, Any]", each) for each in (below, value) if isinstance(each, dict)]
-        merged[key] = _laid_over(*tables) if len(tables) == len((below, value)) else value
+        merged[key] = _merged(*tables) if len(tables) == len((below, value)) else value
     return merged
 
 
-def _forget_empty_variables(arguments: ArgumentCollection) -> None:
+def _drop_empty_variables(arguments: ArgumentCollection) -> None:
     for argument in arguments:
         argument.tokens[:] = [
             token for token in argument.tokens if token.value or token.source != ENVIRONMENT
         ]
 
 
-def _forget_environment(arguments: ArgumentCollection, profile: dict[str, Any]) -> None:
+def _drop_environment(arguments: ArgumentCollection, profile: dict[str, Any]) -> None:
     """Drop the environment's values of the options that a profile set, if --profile named it."""
     for argument in arguments:
         if any(name.lstrip("-") in profile for name in argument.names if name.lstrip("-") in SHARED):

@@ -35,13 +35,13 @@ from fencepost.cli.positions import (
     Kind,
     Offsets,
     Position,
-    ends_at,
-    not_readable,
+    end_offsets_of,
+    hidden_offsets,
     parse_position,
     range_of,
-    starts_at,
+    start_offsets,
     starts_of_last,
-    waiting,
+    unreadable,
 )
 from fencepost.cli.record_formats import (
     FIELDS,
@@ -51,7 +51,7 @@ from fencepost.cli.record_formats import (
     as_csv,
     as_line,
     check_csv_separator,
-    compiled,
+    compile_format,
     csv_row,
     facts,
 )
@@ -156,7 +156,7 @@ class OutputOptions:
                 then=r"a format string has placeholders, for example '%k %s\n'",
             )
         try:
-            fill = compiled(self.format)
+            fill = compile_format(self.format)
         except BadRecord as problem:
             raise WrongUsage(f"--format: {problem}") from problem
         return lambda record: fill(record, dialect)
@@ -269,15 +269,15 @@ class _Plan:
         """Prints the records."""
         has, refusals = range_of(admin, parts, self.isolation)
         if refusals and (self.group is not None or not has.starts):
-            raise not_readable(refusals)
+            raise unreadable(refusals)
         if refusals:
-            complain(str(not_readable(refusals)), then="reading the other partitions")
-        ends = None if self.follow else ends_at(admin, self.until, has)
+            complain(str(unreadable(refusals)), then="reading the other partitions")
+        ends = None if self.follow else end_offsets_of(admin, self.until, has)
         reader = _PollingReader(
             consumer, admin, None if self.follow else POLLS_MAX, commits=self.group is not None
         )
         if self.group is None:
-            starts = starts_at(admin, self.start, has)
+            starts = start_offsets(admin, self.start, has)
             if self.start.kind is Kind.LAST:
                 read = _PollingReader(consumer, admin, POLLS_MAX).read  # looks back, even with --follow
                 starts = starts_of_last(self.start.number, has, ends or has.stable_ends, read)
@@ -286,14 +286,14 @@ class _Plan:
             consumer.subscribe([self.topic])
             polls = reader.of_group(self.group, ends)
         is_whole = reader.show(polls, write, self.records_max)
-        if is_whole and (behind := waiting(has)) and self.until.kind is Kind.LATEST:
+        if is_whole and (hidden := hidden_offsets(has)) and self.until.kind is Kind.LATEST:
             complain(
-                f"an open transaction hides {behind} from read_committed",
+                f"an open transaction hides {hidden} from read_committed",
                 then="--isolation read_uncommitted shows what is hidden; "
                 "`fencepost transactions describe-producers` shows the transaction",
             )
         if refusals:
-            raise not_readable(refusals)
+            raise unreadable(refusals)
 
 
 @attrs.define

@@ -1,8 +1,8 @@
-"""What `produce` says while the broker does not acknowledge: why, and that it retries.
+"""Tells the user of `produce` why the broker does not acknowledge records, and that the producer retries.
 
-Rule: one line on stderr when it begins and one when records are acknowledged again; in between, one if the
-reason has changed, at most every ten seconds. Records that the producer gives up (an abort, an error) are no
-longer overdue, but that is no acknowledgement.
+Rule: one line on stderr when acknowledgements are overdue, and one when records are acknowledged again; in
+between, one if the reason has changed, at most every ten seconds. If the producer gives up records (an abort,
+an error), they are no longer overdue, but not acknowledged either.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import TopicPartition
 
 OVERDUE_MS: Final = 2_000
-LOOK_EVERY_S: Final = 0.5
-AGAIN_AFTER_S: Final = 10.0  # the reasons alternate while a log gets a leader, fails, and so on
+CHECK_INTERVAL_S: Final = 0.5
+REPORT_INTERVAL_S: Final = 10.0  # the reasons alternate while a log gets a leader, fails, and so on
 
 
 @contextmanager
-def told_of_delays(producer: Producer, pending: Collection[SendFuture]) -> Generator[None]:
-    """Watch the producer, and its sends in flight, during this block."""
+def reporting_delays(producer: Producer, pending: Collection[SendFuture]) -> Generator[None]:
+    """Report delays of the producer and its sends in flight, during this block."""
     is_over = Event()
     watcher = Thread(target=watch, args=(producer, pending, is_over), daemon=True)
     watcher.start()
@@ -39,22 +39,22 @@ def told_of_delays(producer: Producer, pending: Collection[SendFuture]) -> Gener
 
 
 def watch(producer: Producer, pending: Collection[SendFuture], is_over: Event) -> None:
-    """Say what happens until it is over."""
-    told: dict[TopicPartition, tuple[ErrorCode, float]] = {}
+    """Report until `is_over` is set."""
+    reported: dict[TopicPartition, tuple[ErrorCode, float]] = {}
     waiting: dict[TopicPartition, ProducerBatch | None] = {}
-    while not is_over.wait(LOOK_EVERY_S):
+    while not is_over.wait(CHECK_INTERVAL_S):
         overdue = producer.overdue(OVERDUE_MS)
         for partition, error in overdue.items():
-            before, told_at = told.get(partition, (None, -inf))
-            if before is not error and monotonic() - told_at >= AGAIN_AFTER_S:
-                _tell(f"{partition}: no acknowledgement for {OVERDUE_MS // 1000} s: {_why(error)}")
-                told[partition] = (error, monotonic())
+            before, reported_at = reported.get(partition, (None, -inf))
+            if before is not error and monotonic() - reported_at >= REPORT_INTERVAL_S:
+                _print(f"{partition}: no acknowledgement for {OVERDUE_MS // 1000} s: {_why(error)}")
+                reported[partition] = (error, monotonic())
                 waiting[partition] = _oldest(partition, pending)
-        for partition in told.keys() - overdue.keys():
+        for partition in reported.keys() - overdue.keys():
             batch = waiting[partition]
             if batch is not None and batch.base_offset >= 0:
-                _tell(f"{partition}: the broker acknowledges records again")
-            del told[partition]
+                _print(f"{partition}: the broker acknowledges records again")
+            del reported[partition]
 
 
 def _oldest(partition: TopicPartition, pending: Collection[SendFuture]) -> ProducerBatch | None:
@@ -69,5 +69,5 @@ def _why(error: ErrorCode) -> str:
     return f"{error.meaning} ({error.name}). Retrying; press Ctrl-C to give up"
 
 
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     print(f"fencepost: {line}", file=sys.stderr, flush=True)

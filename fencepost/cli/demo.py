@@ -14,7 +14,7 @@ from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, WrongUsage
 from fencepost.cli.options import AsJson, Flag
-from fencepost.cli.output import print_json, text_beside
+from fencepost.cli.output import print_json, text_to_stderr
 
 ALL_FLIGHTS = 336_776
 
@@ -68,7 +68,7 @@ def demo(
     result = DemoResult.of(plan, broken=broken)
     story = StoryLog()
     with (
-        text_beside(as_json=as_json),
+        text_to_stderr(as_json=as_json),
         tempfile.TemporaryDirectory(prefix="fencepost-demo-")
         if directory is None
         else nullcontext(directory) as place,

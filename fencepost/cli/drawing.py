@@ -108,14 +108,14 @@ class Pictures:
         init=False, default=attrs.Factory(lambda self: Pages(self.options.html), takes_self=True)
     )
 
-    def prove(self, *, as_json: bool) -> None:
+    def check(self, *, as_json: bool) -> None:
         """CommandFailed if the options contradict each other, or the picture cannot be written."""
         given = self.options
-        self.pages.prove()
+        self.pages.check()
         if given.text and as_json:
             raise WrongUsage("--text and --json both write to standard output", then="give one of them")
         if given.svg is not None:
-            _picture(given.svg).prove()
+            _picture(given.svg).check()
         elif given.slide or given.scale != 1:
             option = "--slide" if given.slide else "--scale"
             raise WrongUsage(f"{option} applies to pictures only", then="add --svg FILE")
@@ -166,7 +166,7 @@ class Pictures:
     def _write(self, svg: Path, picture: str) -> Path:
         self.count += 1
         target = _picture(numbered(svg, self.count, SVG))
-        target.prove()
+        target.check()
         target.write(picture)
         return target.path
 

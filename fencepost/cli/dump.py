@@ -37,7 +37,6 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.indexes import (
     OFFSET_ENTRY,
     TIME_ENTRY,
-    AbortedRange,
     OffsetIndex,
     TimeIndex,
     TransactionIndex,
@@ -209,7 +208,7 @@ def facts_of_file(path: Path, *, records: bool = False) -> Iterator[Fact]:
 def facts_of_log(path: Path, *, records: bool = False) -> Iterator[Fact]:
     """The batches of a `.log` file, each followed by its records: decoded states in an internal topic."""
     partition = partition_of(path.parent.resolve())
-    tell = INTERNAL.get(partition.topic if partition else "")
+    decode = INTERNAL.get(partition.topic if partition else "")
     for batch in read_batches(path):
         if isinstance(batch, Torn):
             yield {"kind": "damage", "position": batch.position, "size": batch.size, "because": batch.because}
@@ -217,8 +216,8 @@ def facts_of_log(path: Path, *, records: bool = False) -> Iterator[Fact]:
         yield facts_of_batch(batch)
         if not batch.is_intact or batch.header.is_control:
             continue
-        if tell is not None:
-            yield from tell(batch)
+        if decode is not None:
+            yield from decode(batch)
         elif records:
             yield from facts_of_records(batch)
 
@@ -385,10 +384,8 @@ def facts_of_time_index(path: Path, base_offset: int) -> Iterator[Fact]:
 def facts_of_aborted(path: Path, _base_offset: int) -> Iterator[Fact]:
     """Entries of a `.txnindex` file: aborted transactions whose marker is in that segment."""
     index = TransactionIndex(path.read_bytes())
-    aborted: AbortedRange
     for entry in range(len(index)):
-        aborted = index[entry]
-        yield {"kind": "aborted", **aborted._asdict()}
+        yield {"kind": "aborted", **index[entry]._asdict()}
 
 
 def facts_of_snapshot(path: Path, base_offset: int) -> Iterator[Fact]:
@@ -495,16 +492,16 @@ def group(fact: AnyFact) -> str:
 
 def consumer_group(fact: AnyFact) -> str:
     hidden = {"kind", "log", "file", "offset", "group", "part", "of", "removed"}
-    told = ", ".join(f"{name} {value}" for name, value in fact.items() if name not in hidden)
+    fields = ", ".join(f"{name} {value}" for name, value in fact.items() if name not in hidden)
     of = f" of {fact['of']}" if "of" in fact else ""
-    what = "was deleted (tombstone)" if "removed" in fact else told
+    what = "was deleted (tombstone)" if "removed" in fact else fields
     return f"{'':15}  group {fact['group']!r} {fact['part']}{of}: {what}"
 
 
 def cluster(fact: AnyFact) -> str:
     hidden = {"kind", "log", "file", "offset", "what"}
-    said = ", ".join(f"{name} {value}" for name, value in fact.items() if name not in hidden)
-    return f"{'':15}  {fact['what']}: {said}"
+    fields = ", ".join(f"{name} {value}" for name, value in fact.items() if name not in hidden)
+    return f"{'':15}  {fact['what']}: {fields}"
 
 
 def index(fact: AnyFact) -> str:

@@ -19,7 +19,7 @@ from fencepost.cli.errors import FAILED, OK, code_of
 from fencepost.cli.html_pages import files_line
 from fencepost.cli.interruptions import Ended
 from fencepost.cli.options import AsJson, AtLeastOne, TimeBudget, WithoutFixes
-from fencepost.cli.output import Json, print_json, print_progress, text_beside
+from fencepost.cli.output import Json, print_json, print_progress, text_to_stderr
 
 if TYPE_CHECKING:
     from fencepost.lab.document import RunDocument
@@ -85,8 +85,8 @@ def explore(
     from fencepost.simulator.explore import ExploreConfig
 
     pictures = Pictures(draw)
-    pictures.prove(as_json=as_json)
-    artefacts.prove(output)
+    pictures.check(as_json=as_json)
+    artefacts.make_directory(output)
     report = artefacts.junit_target(junit)
     config = ExploreConfig(
         producers=producers,
@@ -103,7 +103,7 @@ def explore(
     explored = result.explored
     document, written = _show(pictures, explored)
     told = result.words()
-    with text_beside(as_json=as_json):
+    with text_to_stderr(as_json=as_json):
         print("\n".join((*told, *written)))
         if output is not None and document is not None:
             _save(output, explored, document)

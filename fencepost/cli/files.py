@@ -35,7 +35,7 @@ def refuse_uri(path: Path, what: str, *, then: str) -> None:
 
 
 def read_text(name: str, file: Path, *, then: str) -> str:
-    """The text of a file, which messages call by this name; WrongUsage with this next step if it is not there
+    """The text of a file; messages call the file `name`. WrongUsage with this next step if it does not exist
     or is not text.
     """
     try:
@@ -90,7 +90,7 @@ class Target:
     option: str
     kind: FileKind
 
-    def prove(self) -> None:
+    def check(self) -> None:
         """Raises CommandFailed before the work starts, if the file cannot be written or must not be
         overwritten.
 

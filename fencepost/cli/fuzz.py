@@ -22,7 +22,7 @@ from fencepost.cli.errors import FAILED, OK, code_of
 from fencepost.cli.html_pages import Pages
 from fencepost.cli.interruptions import Ended
 from fencepost.cli.options import AsJson, AtLeastOne, AtLeastZero, Flag, TimeBudget, WithoutFixes
-from fencepost.cli.output import Json, print_json, text_beside
+from fencepost.cli.output import Json, print_json, text_to_stderr
 from fencepost.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 NS_PER_SECOND: Final = 1_000_000_000
-TOLD_MAX: Final = 20  # violations printed as text and saved; the JSON has all of them
+PRINTED_MAX: Final = 20  # violations printed as text and saved; the JSON has all of them
 SEEDS: Final = 1_000
 SEEDS_MAX: Final = 1 << 62  # as many as there is time for
 DIGITLESS: Final = 10  # seconds; fewer are printed with decimals
@@ -169,9 +169,9 @@ def fuzz(
     from fencepost.cli import artefacts
     from fencepost.cli.fuzz_findings import junit_cases
 
-    artefacts.prove(output)
+    artefacts.make_directory(output)
     pages = Pages(html)
-    pages.prove()
+    pages.check()
     report = artefacts.junit_target(junit)
     is_limited = seeds is not None or for_ is None
     wanted = seeds or (SEEDS if is_limited else SEEDS_MAX)
@@ -179,12 +179,12 @@ def fuzz(
     search = _Search(options=options, first_seed=first_seed, wanted=wanted, seconds_max=for_)
     tally, code = search.run(cores, keep_going=keep_going)
     seconds = time.monotonic() - search.began
-    with text_beside(as_json=as_json):
-        code = _tell_found(tally, options, shrinks=shrink, output=output, pages=pages) or code
-        tell_coverage(tally.coverage, options.version, tally.faults, all_=coverage)
-        _tell_rare_states(tally.coverage, options.workload, all_=coverage)
+    with text_to_stderr(as_json=as_json):
+        code = _print_findings(tally, options, shrinks=shrink, output=output, pages=pages) or code
+        print_coverage(tally.coverage, options.version, tally.faults, all_=coverage)
+        _print_rare_states(tally.coverage, options.workload, all_=coverage)
         is_known = is_limited and not search.is_late
-        _tell_counts(tally, seconds, wanted=wanted if is_known else tally.seeds, cores=cores)
+        _print_counts(tally, seconds, wanted=wanted if is_known else tally.seeds, cores=cores)
     if report is not None:
         found = junit_cases(tally, options, first_seed=first_seed, seconds=seconds)
         report.write(artefacts.junit(f"fencepost fuzz{options}", found))
@@ -268,7 +268,7 @@ def _progress(seeds: int | None) -> Generator[Tell]:
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-def _tell_found(
+def _print_findings(
     tally: SeedTally, options: WorldOptions, *, shrinks: bool, output: Path | None, pages: Pages
 ) -> int:
     """Prints the findings, and shrinks and saves them; the exit code if the user interrupted that."""
@@ -276,24 +276,24 @@ def _tell_found(
 
     files, code = FindingFiles(options=options, shrinks=shrinks, output=output, pages=pages), OK
     is_kept = shrinks or output is not None or pages.path is not None
-    for finding in tally.found[:TOLD_MAX]:
+    for finding in tally.found[:PRINTED_MAX]:
         print(f"Seed {finding.seed} violates {finding.rule}: {finding.evidence}")
         print(f"  replay: {options.kind.replay(finding.seed)}")
         if not shrinks:
             print(f"  shrink: {options.kind.shrink(finding.seed)}")
         if code == OK and is_kept:
             code = files.keep(finding)
-    if len(tally.found) > TOLD_MAX:
-        print(f"... and {len(tally.found) - TOLD_MAX} more")
+    if len(tally.found) > PRINTED_MAX:
+        print(f"... and {len(tally.found) - PRINTED_MAX} more")
     if tally.known:
         print("Not counted as violations, because Apache Kafka behaves the same way:")
         print_table(("anomaly", "seeds"), tally.known.items())
     if tally.met:
-        _tell_met(tally.behaviours, options)
+        _print_old_behaviours(tally.behaviours, options)
     return code
 
 
-def _tell_met(behaviours: dict[str, list[SeedFinding]], options: WorldOptions) -> None:
+def _print_old_behaviours(behaviours: dict[str, list[SeedFinding]], options: WorldOptions) -> None:
     print("Not counted as violations: known anomalies of Apache Kafka in this transaction version.")
     cures = _cures()
     rows = [(name, cures[name], len(found), found[0].seed) for name, found in behaviours.items()]
@@ -308,7 +308,7 @@ def _cures() -> dict[str, str]:
     return {behaviour.name: behaviour.cured_by for behaviour in OLD_BEHAVIOURS}
 
 
-def _tell_counts(tally: SeedTally, seconds: float, *, wanted: int, cores: int) -> None:
+def _print_counts(tally: SeedTally, seconds: float, *, wanted: int, cores: int) -> None:
     outcome = {0: "no violation", 1: "one violation"}.get(len(tally.found), f"{len(tally.found)} violations")
     seeds = counted(wanted, "seed")
     tried = seeds if tally.seeds == wanted else f"{tally.seeds:,} of {seeds}"
@@ -351,7 +351,9 @@ def _as_json(tally: SeedTally, options: WorldOptions) -> dict[str, Json]:
 MISSED_MAX: Final = 4  # cells not covered, on one line
 
 
-def tell_coverage(coverage: Coverage, transaction_version: int, faults: Sequence[str], *, all_: bool) -> None:
+def print_coverage(
+    coverage: Coverage, transaction_version: int, faults: Sequence[str], *, all_: bool
+) -> None:
     """Prints a line about the coverage of the coordinator's tables, and before it the whole table if `all_`.
 
     `faults` are the faults that struck in this search.
@@ -372,7 +374,7 @@ def tell_coverage(coverage: Coverage, transaction_version: int, faults: Sequence
     print(f"{reached} (state x input){then}.")
 
 
-def _tell_rare_states(coverage: Coverage, workload: Workload, *, all_: bool) -> None:
+def _print_rare_states(coverage: Coverage, workload: Workload, *, all_: bool) -> None:
     """Prints a line about the rare states of this workload, if it has some, and before it each of them if
     `all_`.
     """

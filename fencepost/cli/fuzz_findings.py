@@ -47,7 +47,7 @@ class FindingFiles:
         target = Target(path=path, option="--output", kind=GENERATED)
         text = scenario_text(name, failing, f"{name}{self.options}.")
         if self.shrinks or self.output is not None:
-            target.prove()
+            target.check()
         if self.shrinks:
             code = shrink_to(target, name, failing, origin=f"{name}{self.options}")
             if code != OK:

@@ -19,13 +19,13 @@ from typing import Any, Final, Protocol, cast
 import attrs
 
 from fencepost.cli.errors import CommandFailed
-from fencepost.cli.interruptions import held_back
+from fencepost.cli.interruptions import deferred_signals
 from fencepost.simulator.fuzz.plan import Planner
 from fencepost.simulator.fuzz.seeds import Tried, try_one
 
-AHEAD: Final = 4  # seeds queued in a worker, so that it never waits for the next one
-GLANCE_SECONDS: Final = 0.2  # how long to wait for a result before the caller updates its progress bar
-PATIENCE_SECONDS: Final = 5.0
+QUEUED_SEEDS: Final = 4  # in each worker, so that it never waits for the next one
+POLL_SECONDS: Final = 0.2  # how long to wait for a result before the caller updates its progress bar
+JOIN_SECONDS: Final = 5.0
 
 
 class Pipe(Protocol):
@@ -88,7 +88,7 @@ class _Worker:
         return tried
 
     def death(self) -> CommandFailed:
-        self.process.join(PATIENCE_SECONDS)
+        self.process.join(JOIN_SECONDS)
         seed = self.expected[0]
         return CommandFailed(
             f"the worker process died with exit code {self.process.exitcode} while it ran seed {seed}",
@@ -111,18 +111,19 @@ def _start_worker(planner: Planner) -> _Worker:
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, planner), name="fencepost-seeds", daemon=True)
     ensure_running()  # the first start would do it, and unblock Ctrl-C
-    with held_back():  # Ctrl-C reaches every process of the terminal, but this one ends its workers itself
+    # Ctrl-C reaches every process of the terminal, but this one ends its workers itself.
+    with deferred_signals():
         process.start()
     theirs.close()
     return _Worker(process, ours)
 
 
 def _distribute(waiting: Iterator[int], workers: Sequence[_Worker]) -> Iterator[Tried | None]:
-    for _ in range(AHEAD):
+    for _ in range(QUEUED_SEEDS):
         for worker in workers:
             _send_next(waiting, worker)
     while busy := {worker.pipe.fileno(): worker for worker in workers if worker.expected}:
-        ready = wait(busy, timeout=GLANCE_SECONDS)
+        ready = wait(busy, timeout=POLL_SECONDS)
         if not ready:
             yield None
         for pipe in ready:
@@ -143,7 +144,7 @@ def _stop_workers(workers: Sequence[_Worker]) -> None:
         worker.process.terminate()
         worker.pipe.close()
     for worker in workers:
-        worker.process.join(PATIENCE_SECONDS)
+        worker.process.join(JOIN_SECONDS)
 
 
 def _work(pipe: Pipe, planner: Planner) -> None:

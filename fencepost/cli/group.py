@@ -15,7 +15,7 @@ from fencepost.cli.errors import ADVICE, CommandFailed
 from fencepost.cli.likely_names import NameKind, likely_name, suggesting
 from fencepost.cli.options import LOCAL, AsJson, ClusterOptions, InPartitions, InTopic, partitions_of
 from fencepost.cli.output import Columns, print_done, print_entry, print_json, print_rows, row_of
-from fencepost.cli.positions import not_readable, sorted_out
+from fencepost.cli.positions import split_refusals, unreadable
 from fencepost.client.admin import GroupDescription, GroupListing, MemberDescription
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import LATEST_TIMESTAMP, GroupState, TopicPartition
@@ -104,12 +104,12 @@ def describe_group(name: GroupName, /, *, cluster: ClusterOptions = LOCAL, as_js
         topics = {topic.topic for topic in admin.list_topics()}
         read = sorted({*offsets, *(where for member in found.members for where in member.partitions)})
         exist = [where for where in read if where.topic in topics]
-        ends, refusals = sorted_out(admin.list_offsets(exist, LATEST_TIMESTAMP, "read_uncommitted"))
+        ends, refusals = split_refusals(admin.list_offsets(exist, LATEST_TIMESTAMP, "read_uncommitted"))
     owners = {where: member.member_id for member in found.members for where in member.partitions}
     lines = [OffsetLine(where, offsets.get(where), ends.get(where), owners.get(where)) for where in read]
     _print_group(found, lines, as_json=as_json)
     if refusals:
-        raise not_readable(refusals)
+        raise unreadable(refusals)
 
 
 def _print_group(found: GroupDescription, lines: Sequence[OffsetLine], *, as_json: bool) -> None:

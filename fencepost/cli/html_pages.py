@@ -1,7 +1,7 @@
 """Pages of runs in HTML files, and `--beside`: the same run with something changed, on the right side.
 
-Rule: a changed run that is a variant of the scenario is that variant, with its expectations. Any other has
-none, so its page says which rules it broke and no more.
+Rule: a changed run that is a variant of the scenario is that variant, with its expectations. Any other run
+has none, so its page only says which rules it broke.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Pages:
     path: Path | None
     count: int = 0
 
-    def prove(self) -> None:
+    def check(self) -> None:
         """CommandFailed if the first file cannot be written."""
         if self.path is not None:
-            _target(self.path).prove()
+            _target(self.path).check()
 
     def write(self, documents: Sequence[RunDocument], divergence: tuple[int, int] | None = None) -> Path:
         """Writes the page of a run, or of two side by side; returns its path."""
@@ -60,7 +60,7 @@ class Pages:
         self.count += 1
         file = numbered(self.path, self.count, HTML)
         target = _target(file)
-        target.prove()
+        target.check()
         target.write(file_page(documents, divergence=divergence))
         return file
 

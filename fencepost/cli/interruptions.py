@@ -38,22 +38,23 @@ Ended = (KeyboardInterrupt, Stopped)
 """How a user ends a running command: Ctrl-C or SIGTERM."""
 
 
-def drop_no_signal() -> None:
+def resend_dropped_signals() -> None:
     """From now on, if Python drops the exception of a signal, the process sends itself the signal again."""
     sys.unraisablehook = _send_again
 
 
 @contextmanager
-def held_back() -> Generator[None]:
-    """Signals wait for the end of this block. A process that it starts never gets Ctrl-C, not even during its
-    imports, because it inherits the signal mask.
+def deferred_signals() -> Generator[None]:
+    """Defers signals to the end of this block. A process that is started in it never gets Ctrl-C, not even
+    during its imports, because it inherits the signal mask.
     """
     arrived: list[int] = []
 
     def keep(number: int, _frame: FrameType | None) -> None:
         arrived.append(number)
 
-    # The mask alone would not do: Ctrl-C may reach another thread, and the handler runs in the main thread.
+    # The mask alone would not do: Ctrl-C may reach another thread, and the handler runs in the main
+    # thread.
     handlers = {number: signal.signal(number, keep) for number in SIGNALS}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

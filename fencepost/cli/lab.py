@@ -1,4 +1,4 @@
-"""`fencepost lab`: serves the page on which you look at runs and disturb them."""
+"""`fencepost lab`: serves a page for watching runs and adding faults to them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fencepost.client.security import SecuritySettings
 
 MIB: Final = 1 << 20
-LOOK_S: Final = 6.0  # what is learned of a broker later is reported when the lab has started
+CHECK_SECONDS: Final = 6.0  # what is found out later is printed after the lab has started
 MEMORY_MIN: Final = 256  # MiB: a process needs a third of that before it plays anything
 
 
@@ -43,7 +43,7 @@ def _address(broker: str) -> str:
     return broker
 
 
-def _look_for(broker: str, security: SecuritySettings) -> int:
+def _check_broker(broker: str, security: SecuritySettings) -> int:
     """Says in the terminal why the lab cannot follow the broker, since perhaps nobody looks at the page.
     Returns an exit code, which is not OK if waiting will not help.
     """
@@ -69,15 +69,15 @@ def _look_for(broker: str, security: SecuritySettings) -> int:
     return OK
 
 
-class _Look(Thread):
-    """Looks for the broker. `code`: what `_look_for` has returned."""
+class _BrokerCheck(Thread):
+    """Checks the broker in a thread of its own. `code` is the result of `_check_broker`."""
 
     def __init__(self, broker: str, security: SecuritySettings) -> None:
         super().__init__(daemon=True)
         self.code, self._broker, self._security = OK, broker, security
 
     def run(self) -> None:
-        self.code = _look_for(self._broker, self._security)
+        self.code = _check_broker(self._broker, self._security)
 
 
 def lab(
@@ -132,13 +132,13 @@ def lab(
         if browser:  # one in the terminal may take seconds
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-    with _bound(port) as listening:  # before a look for the broker, which takes seconds
+    with _bound(port) as listening:  # before the check of the broker, which takes seconds
         if settings.broker is not None:
-            look = _Look(settings.broker, settings.security)
-            look.start()
-            look.join(LOOK_S)
-            if look.code != OK:
-                return look.code
+            check = _BrokerCheck(settings.broker, settings.security)
+            check.start()
+            check.join(CHECK_SECONDS)
+            if check.code != OK:
+                return check.code
         trio.run(serve_lab, settings, listening, ready)
     return OK
 

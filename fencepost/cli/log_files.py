@@ -61,7 +61,7 @@ def segment_files(directory: Path, kind: str = LOG) -> list[Path]:
 
 
 def refuse_pipe(path: Path) -> None:
-    """CommandFailed if this is a pipe: to read one would be to wait for its other end."""
+    """CommandFailed if this is a pipe: reading it would wait for its other end."""
     if path.is_fifo():
         raise CommandFailed(
             f"{path} is a pipe, not a file", then="move it away, or restore the file from a copy"

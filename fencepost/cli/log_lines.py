@@ -28,7 +28,7 @@ FIELDS: Final = ("peer", "principal", "client_id", "transactional_id", "producer
 @contextmanager
 def writing_log(level: LogLevel, form: LogFormat) -> Generator[None]:
     """Write the log of this process to stderr, until the block ends."""
-    handler = StderrLines() if _is_file(sys.stderr) else logging.StreamHandler()
+    handler = StderrLines() if _has_descriptor(sys.stderr) else logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     log = logging.getLogger(ROOT)
     level_before, propagated_before = log.level, log.propagate
@@ -43,7 +43,7 @@ def writing_log(level: LogLevel, form: LogFormat) -> Generator[None]:
         log.propagate = propagated_before
 
 
-def _is_file(stream: TextIO) -> bool:
+def _has_descriptor(stream: TextIO) -> bool:
     """Whether it has a descriptor; an object that a program has put in the place of stderr may have none."""
     try:
         stream.fileno()

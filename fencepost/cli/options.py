@@ -24,7 +24,7 @@ from fencepost.cli.errors import (
 )
 from fencepost.cli.files import read_toml
 from fencepost.cli.likely_names import NameKind, suggesting
-from fencepost.cli.times import seconds_given
+from fencepost.cli.times import convert_duration
 from fencepost.protocol.terms import ID_LENGTH_MAX, INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ ClientId = Annotated[
     ),
 ]
 Flag = Annotated[bool, Parameter(negative="")]
-"""An option that is given or not: it has no value, and no --no-... that takes it back."""
+"""An option without a value, and without a --no-... form."""
 AtLeastZero = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Int64 = Annotated[int, Parameter(validator=validators.Number(gte=-INT64_MAX - 1, lte=INT64_MAX))]
@@ -99,7 +99,7 @@ Configs = Annotated[tuple[str, ...], Parameter(alias="-c")]
 
 
 AS_TIME: Final = Parameter(
-    converter=seconds_given,
+    converter=convert_duration,
     allow_leading_hyphen=True,
     metavar="TIME",
     show_default=lambda seconds: f"{seconds:g}s",
@@ -124,8 +124,8 @@ def is_offset(given: str) -> bool:
     return given.isdecimal() and len(given) <= len(str(INT64_MAX)) and int(given) <= INT64_MAX
 
 
-def reach(bootstrap: str) -> str:
-    """Returns the addresses if something listens on one of them, else raises CommandFailed.
+def check_reachable(bootstrap: str) -> str:
+    """Returns the addresses if something listens at one of them; otherwise raises CommandFailed.
 
     A client would retry for a minute before it gave up; a person at a terminal should not wait for that.
     """
@@ -189,7 +189,7 @@ class ClusterOptions:
         from fencepost.client.shells.sync import Admin
 
         security = self.security()  # first: a person can correct it without a broker
-        bootstrap = reach(self.bootstrap)
+        bootstrap = check_reachable(self.bootstrap)
         return Admin(bootstrap, client_id=client_id, default_api_timeout_ms=ANSWER_MS, **security)
 
     def security(self) -> SecuritySettings:
@@ -280,8 +280,8 @@ def partitions_of(
 
 
 def partitions_to_use(admin: Admin, topic: str, wanted: Iterable[int]) -> list[TopicPartition]:
-    """The same for a command that writes or reads records; if there is no such topic, it is time to create
-    it.
+    """The same for a command that writes or reads records; if there is no such topic, the next step is to
+    create it.
     """
     return partitions_of(admin, topic, wanted, then=CREATE_THE_TOPIC)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import TypeVar
 
 from fencepost.cli.table import print_block, print_table
@@ -63,11 +63,9 @@ def print_entry(columns: Columns[T], entry: T, *, as_json: bool) -> None:
         print_block([title for _, title, _ in columns], list(row.values()))
 
 
-@contextmanager
-def text_beside(*, as_json: bool) -> Generator[None]:
-    """With --json, the text that its body prints goes to stderr, so that stdout holds only JSON."""
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        yield
+def text_to_stderr(*, as_json: bool) -> AbstractContextManager[object]:
+    """With --json, the text that is printed in the block goes to stderr, so that stdout holds only JSON."""
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
 def print_done(sentence: str, facts: Mapping[str, Json], *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from fencepost.check.findings import counted
 from fencepost.cli.errors import ADVICE, CommandFailed, WrongUsage, complain
 from fencepost.cli.options import is_offset
-from fencepost.cli.times import moment_in, now_ms, seconds_in
+from fencepost.cli.times import now_ms, parse_duration, parse_time
 from fencepost.client.consumer_records import Record
 from fencepost.client.errors import ClientError, RequestTimeout
 from fencepost.client.shells.sync import Admin
@@ -29,7 +29,6 @@ START_ADVICE: Final = (
     "give earliest, latest, an offset, -10 for the last ten records, a time such as 2026-11-22T13:00 (UTC) "
     "or @1795352400000, or -15m for 15 minutes ago"
 )
-ENDS: Final = {"earliest": "EARLIEST", "beginning": "EARLIEST", "latest": "LATEST", "end": "LATEST"}
 
 
 class Kind(Enum):
@@ -40,6 +39,14 @@ class Kind(Enum):
     OFFSET = auto()
     LAST = auto()
     TIME = auto()
+
+
+ENDS: Final = {
+    "earliest": Kind.EARLIEST,
+    "beginning": Kind.EARLIEST,
+    "latest": Kind.LATEST,
+    "end": Kind.LATEST,
+}
 
 
 class Position(NamedTuple):
@@ -62,7 +69,7 @@ class OffsetRange(NamedTuple):
 def parse_position(option: str, text: str, *, then: str = START_ADVICE) -> Position:
     """The position that the text names; CommandFailed with this next step if it names none."""
     if text in ENDS:
-        return Position(text, Kind[ENDS[text]])
+        return Position(text, ENDS[text])
     if is_offset(text):
         return Position(text, Kind.OFFSET, int(text))
     if text.startswith("-") and is_offset(text[1:]):
@@ -70,7 +77,10 @@ def parse_position(option: str, text: str, *, then: str = START_ADVICE) -> Posit
     if text.startswith("@") and is_offset(text[1:]):
         return Position(text, Kind.TIME, int(text[1:]))
     try:
-        since = now_ms() - round(seconds_in(text[1:]) * 1_000) if text.startswith("-") else moment_in(text)
+        if text.startswith("-"):
+            since = now_ms() - round(parse_duration(text[1:]) * 1_000)
+        else:
+            since = parse_time(text)
     except (ValueError, OverflowError):
         raise WrongUsage(f"{option} {text or repr(text)} is not a position", then=then) from None
     return Position(text, Kind.TIME, max(0, since))  # all records are later than 1970
@@ -84,12 +94,12 @@ def range_of(
     admin: Admin, partitions: Sequence[TopicPartition], isolation: str
 ) -> tuple[OffsetRange, Refusals]:
     """The offsets of the partitions now, without those whose leader refuses: their log may be damaged."""
-    starts, refusals = sorted_out(admin.list_offsets(partitions, EARLIEST_TIMESTAMP))
+    starts, refusals = split_refusals(admin.list_offsets(partitions, EARLIEST_TIMESTAMP))
     stable_ends = admin.end_offsets(starts, isolation_level=isolation)
     return OffsetRange(starts, stable_ends, admin.end_offsets(starts, "read_uncommitted")), refusals
 
 
-def sorted_out(listed: Mapping[TopicPartition, int | ClientError]) -> tuple[Offsets, Refusals]:
+def split_refusals(listed: Mapping[TopicPartition, int | ClientError]) -> tuple[Offsets, Refusals]:
     """The offsets and the refusals; raises any other error."""
     offsets: Offsets = {}
     refusals: Refusals = {}
@@ -103,14 +113,14 @@ def sorted_out(listed: Mapping[TopicPartition, int | ClientError]) -> tuple[Offs
     return offsets, refusals
 
 
-def not_readable(refusals: Refusals) -> CommandFailed:
+def unreadable(refusals: Refusals) -> CommandFailed:
     """The partitions that were left out, and the advice for the first."""
     reasons = [f"{part}: {error.meaning} ({error.name})" for part, error in refusals.items()]
     first = next(iter(refusals.values()))
     return CommandFailed(f"cannot read {'; '.join(reasons)}", then=ADVICE.get(first, "check the broker"))
 
 
-def starts_at(admin: Admin, where: Position, has: OffsetRange) -> Offsets:
+def start_offsets(admin: Admin, where: Position, has: OffsetRange) -> Offsets:
     """The offset to start from in each partition; those that do not have the offset are left out."""
     match where.kind:
         case Kind.EARLIEST | Kind.LAST:
@@ -150,7 +160,7 @@ def _listed(offsets: Mapping[TopicPartition, int], verb: str, most: int = 3) -> 
     return ", ".join(told) + more
 
 
-def ends_at(admin: Admin, where: Position, has: OffsetRange) -> Offsets:
+def end_offsets_of(admin: Admin, where: Position, has: OffsetRange) -> Offsets:
     """The offset to stop before in each partition; never after its end."""
     match where.kind:
         case Kind.LATEST:
@@ -189,7 +199,7 @@ def starts_of_last(count: int, has: OffsetRange, ends: Offsets, read: Read) -> O
     return starts
 
 
-def waiting(has: OffsetRange) -> str:
+def hidden_offsets(has: OffsetRange) -> str:
     """The offsets that open transactions hide, in words; empty if there are none."""
     behind = {part: end - has.stable_ends[part] for part, end in has.ends.items()}
     told = [f"{counted(count, 'offset')} of {part}" for part, count in behind.items() if count]

@@ -19,7 +19,7 @@ import attrs
 from cyclopts import Parameter
 
 from fencepost.check.findings import counted
-from fencepost.cli.delays import told_of_delays
+from fencepost.cli.delays import reporting_delays
 from fencepost.cli.errors import CommandFailed, WrongUsage, code_of
 from fencepost.cli.interruptions import Ended
 from fencepost.cli.options import (
@@ -177,7 +177,7 @@ class Written:
 
     def __init__(self, interruptions: list[BaseException]) -> None:
         self._interruptions = interruptions
-        """Of signals: raised between two records, so that the counts agree with what was sent."""
+        """Exceptions of signals, raised between two records, so that the counts agree with what was sent."""
         self.last_transaction: Literal["aborted", "unknown", "committed"] | None = None
         """The outcome if the command ended now: unknown while a commit waits for its reply."""
         self.transactions = 0
@@ -281,7 +281,7 @@ def produce(
     interruptions: list[BaseException] = []
     written = Written(interruptions)
     try:
-        with noting_interruptions(interruptions), producer, told_of_delays(producer, written.pending):
+        with noting_interruptions(interruptions), producer, reporting_delays(producer, written.pending):
             write(
                 producer,
                 topic,

@@ -145,7 +145,7 @@ def csv_row(record: Record, dialect: TextDialect) -> list[object]:
     ]
 
 
-PLACES: Final[dict[str, Callable[[Record, TextDialect], bytes]]] = {
+PLACEHOLDERS: Final[dict[str, Callable[[Record, TextDialect], bytes]]] = {
     "t": lambda record, _: record.topic.encode(),
     "p": lambda record, _: str(record.partition).encode(),
     "o": lambda record, _: str(record.offset).encode(),
@@ -162,16 +162,16 @@ ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 TOKEN: Final = re.compile(r"%(?P<place>.?)|\\(?P<escape>.?)|(?P<text>[^%\\]+)", re.DOTALL)
 
 
-def compiled(format_: str) -> Callable[[Record, TextDialect], bytes]:
+def compile_format(format_: str) -> Callable[[Record, TextDialect], bytes]:
     """The writer of a format string; BadRecord if it has an unknown place or escape."""
     parts: list[Callable[[Record, TextDialect], bytes] | bytes] = []
     for token in TOKEN.finditer(format_):
         if (text := token["text"]) is not None:
             parts.append(text.encode())
         elif (letter := token["place"]) is not None:
-            if letter not in PLACES:
-                raise BadRecord(f"%{letter} is not one of {', '.join(f'%{place}' for place in PLACES)}")
-            parts.append(PLACES[letter])
+            if letter not in PLACEHOLDERS:
+                raise BadRecord(f"%{letter} is not one of {', '.join(f'%{place}' for place in PLACEHOLDERS)}")
+            parts.append(PLACEHOLDERS[letter])
         elif token["escape"] not in ESCAPES:
             possible = ", ".join(f"\\{letter}" for letter in ESCAPES)
             raise BadRecord(f"\\{token['escape']} is not one of {possible}")
@@ -225,11 +225,11 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object. Of several members with one name, Python would keep the last and lose the others."""
     found = dict(members)
     if len(found) < len(members):
-        raise BadRecord(f"{_twice(name for name, _ in members)} is repeated in one JSON object")
+        raise BadRecord(f"{_first_repeated(name for name, _ in members)} is repeated in one JSON object")
     return found
 
 
-def _twice(names: Iterable[str]) -> str:
+def _first_repeated(names: Iterable[str]) -> str:
     """The first name that is repeated."""
     seen: set[str] = set()
     return next(repr(name) for name in names if name in seen or seen.add(name))
@@ -242,7 +242,7 @@ def read_csv(lines: Iterable[bytes], dialect: TextDialect) -> Iterator[Outgoing]
     try:
         names = [name.removeprefix("\ufeff") for name in next(rows, list[str]())]  # as Excel begins a file
         if len({*names}) < len(names):
-            raise BadRecord(f"{_twice(names)} is repeated among the column names")
+            raise BadRecord(f"{_first_repeated(names)} is repeated among the column names")
         is_document = _check_columns(names, dialect)
         for row in rows:
             if len(row) != len(names):

@@ -26,7 +26,7 @@ from fencepost.cli.options import (
     partitions_of,
 )
 from fencepost.cli.output import Columns, print_rows
-from fencepost.cli.times import moment_in, now_ms, seconds_in
+from fencepost.cli.times import now_ms, parse_duration, parse_time
 from fencepost.client.shells.sync import Admin
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import NO_OFFSET, GroupState, TopicPartition
@@ -39,13 +39,13 @@ def _duration_ms(_: type, tokens: Sequence[Token]) -> int:
     text = tokens[0].value
     if text != "P" and ISO_DURATION.fullmatch(text):  # Kafka's tool takes PT1H30M
         text = text[1:].replace("T", "").lower()
-    return round(seconds_in(text) * 1_000)
+    return round(parse_duration(text) * 1_000)
 
 
 def _moment_ms(_: type, tokens: Sequence[Token]) -> int:
     text = tokens[0].value
     try:
-        return moment_in(text)
+        return parse_time(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a time such as 2026-11-23T16:00:00 or 2026-11-23T16:00Z") from None
 

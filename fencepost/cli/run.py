@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from fencepost.simulator.world.history import History
 
 NS_PER_MS: Final = 1_000_000
-WORDS_MIN: Final = 30  # columns for a lesson
-SHORT: Final = 50  # characters of a sentence that says too little
+LESSON_WIDTH_MIN: Final = 30  # columns
+SHORT: Final = 50  # characters; after a first sentence below this, the list shows the second one, too
 FEW: Final = 2  # up to this number of scenarios, every run is described in full
 
 
@@ -82,7 +82,7 @@ def run(
     from fencepost.simulator.scenarios.runner import record_case
 
     pictures = Pictures(draw)
-    pictures.prove(as_json=as_json)
+    pictures.check(as_json=as_json)
     if step:
         return _walk(
             scenarios, variant, draw, is_other=list_ or as_json or bool(output or junit or for_ or beside)
@@ -92,26 +92,26 @@ def run(
     if list_:
         _list(stories, as_json=as_json)
         return OK
-    artefacts.prove(output)
+    artefacts.make_directory(output)
     report = artefacts.junit_target(junit)
     is_few = draw.text or (bool(scenarios) and len(stories) <= FEW)
     is_full = verbose or (is_few and not draw.until)  # a picture that stops early does not show the end
     for each in (each for story in stories for each in story if draw.is_partial):
         pictures.part_of(record_case(each.case).history)
-    told = _Told(
+    reporter = _RunReporter(
         is_full=is_full, is_json=as_json, pictures=pictures, others=others, output=output, seconds_max=for_
     )
     for story in stories:
-        told.story(story)
+        reporter.story(story)
     if report is not None:
-        report.write(artefacts.junit(" ".join(("fencepost run", *scenarios)), told.cases))
-    told.end(len(stories), sum(map(len, stories)))
-    return FAILED if told.failed or told.left else OK
+        report.write(artefacts.junit(" ".join(("fencepost run", *scenarios)), reporter.cases))
+    reporter.end(len(stories), sum(map(len, stories)))
+    return FAILED if reporter.failed or reporter.left else OK
 
 
 def _walk(scenarios: Sequence[str], variant: str | None, draw: DrawOptions, *, is_other: bool) -> int:
     """`--step`: the runs in the terminal. It judges nothing, so its exit code is 0."""
-    from fencepost.cli.step import prove_terminal, walk_through
+    from fencepost.cli.step import require_terminal, walk_through
     from fencepost.lab.recordings import record
 
     if is_other or draw.wanted or draw.html:
@@ -119,7 +119,7 @@ def _walk(scenarios: Sequence[str], variant: str | None, draw: DrawOptions, *, i
             "--step shows runs in the terminal and writes nothing",
             then="use it with names of scenarios, --variant and --ascii only",
         )
-    prove_terminal()
+    require_terminal()
     runs = [partial(record, each.case) for story in chosen(files_of(scenarios), variant) for each in story]
     walk_through(runs, ascii_only=draw.ascii)
     return OK
@@ -151,7 +151,7 @@ def _others(
 
 
 @attrs.define(kw_only=True)
-class _Told:
+class _RunReporter:
     """Runs scenarios and prints their results: a full description of each run if requested or failed, else a
     line per scenario.
     """
@@ -281,12 +281,12 @@ def _list(stories: list[list[Chosen]], *, as_json: bool) -> None:
     """Prints a row for each scenario or, of a few, for each variant."""
     if as_json:
         for story in stories:
-            told = story[0].case.scenario
+            scenario = story[0].case.scenario
             print_json(
                 {
                     "scenario": story[0].path.stem,
-                    "name": told.name,
-                    "lesson": " ".join(told.lesson.split()),
+                    "name": scenario.name,
+                    "lesson": " ".join(scenario.lesson.split()),
                     "runs": story[0].of,
                     "variants": [{"number": each.number, "title": each.case.title} for each in story],
                     "file": str(story[0].path),
@@ -294,15 +294,15 @@ def _list(stories: list[list[Chosen]], *, as_json: bool) -> None:
             )
     elif len(stories) <= FEW:
         for story in stories:
-            told = story[0].case.scenario
-            print(f"{story[0].path.stem}: {escaped(_beginning(told.lesson) or told.name)}")
+            scenario = story[0].case.scenario
+            print(f"{story[0].path.stem}: {escaped(_beginning(scenario.lesson) or scenario.name)}")
             print_table(("variant", "title"), [(each.number, each.case.title or "-") for each in story])
     else:
         margin = max(len(story[0].path.stem) for story in stories) + 2
         for story in stories:
             lesson, width = _beginning(story[0].case.scenario.lesson), terminal_width()
             words, name = f"{escaped(lesson)} ({counted(story[0].of, 'run')})", story[0].path.stem
-            if width is not None and width - margin < WORDS_MIN:  # the lesson is below the name
+            if width is not None and width - margin < LESSON_WIDTH_MIN:  # the lesson is below the name
                 print(name, *(f"  {line}" for line in wrap(words, width - 2)), sep="\n")
                 continue
             lines = [words] if width is None else wrap(words, width - margin)

@@ -94,8 +94,9 @@ def serve(
     host
         Address to listen on.
     insecure
-        Let --host be an address that other machines can reach, even if TLS, users or ACLs are missing. If all
-        three are missing, anyone who can reach the port can read, write and delete everything.
+        Let --host be an address that other machines can reach, even if TLS, users or ACLs are
+        missing. If all three are missing, anyone who can reach the port can read, write and delete
+        everything.
     port
         Port to listen on; 0 picks a free port.
     advertised_listener
@@ -187,7 +188,7 @@ def _run(settings: BrokerSettings, *, with_parent: bool) -> int:
 
     parent = _Parent() if with_parent else None
     faults = _faults(settings)
-    tell = partial(_tell_ready, settings, parent, faults)
+    tell = partial(_print_ready, settings, parent, faults)
     try:
         trio.run(partial(serve_until_signalled, settings, on_ready=tell, faults=faults))
     except* CannotListen as failed:
@@ -397,16 +398,16 @@ def _faults(settings: BrokerSettings) -> BrokerFaultInjector:
         possible = "; ".join(each for each in problem.possible if each not in str(problem))
         then = f"{possible}\n  {FAULTS_HELP}" if possible else FAULTS_HELP
         raise WrongUsage(f"--fault: {problem}", then=then) from problem
-    injector.report = _tell_strike
+    injector.report = _print_strike
     return injector
 
 
-def _tell_strike(planned: PlannedFault, point: Point) -> None:
+def _print_strike(planned: PlannedFault, point: Point) -> None:
     facts = {"fault_id": planned.number, "fault": str(planned.line), "struck": planned.struck}
     print(json.dumps({**facts, "point": str(point), "pid": os.getpid()}), flush=True)
 
 
-def _tell_ready(
+def _print_ready(
     settings: BrokerSettings, parent: _Parent | None, faults: BrokerFaultInjector, ready: Ready
 ) -> None:
     if parent is not None:

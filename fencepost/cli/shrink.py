@@ -21,7 +21,7 @@ from fencepost.cli.fuzz_workers import PausedCollector
 from fencepost.cli.html_pages import Pages, files_line
 from fencepost.cli.interruptions import Ended
 from fencepost.cli.options import AsJson, AtLeastOne, AtLeastZero
-from fencepost.cli.output import Json, print_json, print_progress, text_beside
+from fencepost.cli.output import Json, print_json, print_progress, text_to_stderr
 from fencepost.cli.scenario_files import file_of, name_of, read
 
 if TYPE_CHECKING:
@@ -70,16 +70,16 @@ def shrink(
         )
     name, failing = _failing_of(file, seed, options)
     target = _target(output, file, name=name, origin=f"{name}{options}")
-    target.prove()
+    target.check()
     pages = Pages(html)
-    pages.prove()
+    pages.check()
     does = "shows" if isinstance(failing.violation, KnownAnomaly) else "violates"
-    with text_beside(as_json=as_json):
+    with text_to_stderr(as_json=as_json):
         print(f"{name} {does} {failing.violation}", flush=True)
     code = shrink_to(target, name, failing, origin=f"{name}{options}", budget=budget, as_json=as_json)
     if html is not None and target.path.exists():
         (case,) = cases(read(target.path))
-        with text_beside(as_json=as_json):
+        with text_to_stderr(as_json=as_json):
             print(f"  {files_line('page', [pages.of_case(case)], width=9)}")
     return code
 
@@ -98,7 +98,7 @@ def shrink_to(
     from fencepost.simulator.scenarios.found import scenario_text
 
     began = time.perf_counter()
-    with text_beside(as_json=as_json):
+    with text_to_stderr(as_json=as_json):
         search, code = _search(failing, budget or BUDGET)
         seconds = time.perf_counter() - began
         is_kept = code == OK or search.best is not failing
@@ -106,7 +106,7 @@ def shrink_to(
             sizes = f"{_size(failing)} -> {_size(search.best)}"
             _write(target, scenario_text(name, search.best, f"{origin}, shrunk: {sizes}."))
             print(f"{sizes}, in {seconds:.1f} s: {target.path}")
-            _tell_next(target.path, search, budget or BUDGET, is_interrupted=code != OK)
+            _print_next_steps(target.path, search, budget or BUDGET, is_interrupted=code != OK)
         else:
             print("Interrupted before a smaller run was found; no file was written.")
     if as_json:
@@ -127,7 +127,7 @@ def _search(failing: Failing, budget: int) -> tuple[ShrinkSearch, int]:
     return search, OK
 
 
-def _tell_next(path: Path, search: ShrinkSearch, budget: int, *, is_interrupted: bool) -> None:
+def _print_next_steps(path: Path, search: ShrinkSearch, budget: int, *, is_interrupted: bool) -> None:
     if is_interrupted:
         print(f"  continue: fencepost shrink {path} (interrupted before everything had been tried)")
     elif search.is_cut_short:

@@ -5,7 +5,7 @@ Rule: a problem is something that an operator has to act on. Each one says what,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from fencepost.cli.errors import FAILED, OK
@@ -47,21 +47,19 @@ def _oldest_open(status: BrokerStatusReply) -> Duration | None:
 
 def problems(status: BrokerStatusReply) -> list[str]:
     """What an operator has to act on."""
-    return list(_problems(status))
-
-
-def _problems(status: BrokerStatusReply) -> Iterator[str]:
+    found: list[str] = []
     if status.unserved:
         where = _named(status.unserved)
-        yield f"partitions not served: {where} (stop the broker, then `fencepost check DIR`)"
+        found.append(f"partitions not served: {where} (stop the broker, then `fencepost check DIR`)")
     if late := _partitions(status, "late"):
-        yield f"late transactions in {_named(late)} (`fencepost transactions late`)"
+        found.append(f"late transactions in {_named(late)} (`fencepost transactions late`)")
     if hanging := _partitions(status, "hanging"):
         command = f"fencepost transactions find-hanging -t {hanging[0].topic} --max-transaction-timeout 0"
-        yield f"hanging transactions in {_named(hanging)} (`{command}`)"
+        found.append(f"hanging transactions in {_named(hanging)} (`{command}`)")
     recent = [each for each in status.disk_problems if status.now_ms - each.at_ms < RECENT_MS]
     if recent:
-        yield f"{recent[-1].text} (see the broker's log)"
+        found.append(f"{recent[-1].text} (see the broker's log)")
+    return found
 
 
 STATUS: Columns[BrokerStatusReply] = (

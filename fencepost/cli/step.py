@@ -1,7 +1,7 @@
 """`fencepost run NAME --step`: walks through runs in a terminal, key by key.
 
-Rule: the terminal is as it was whenever the command ends or is suspended: after q, Ctrl-C, SIGTERM, Ctrl-Z
-and errors.
+Rule: the terminal is restored whenever the command ends or is suspended: after q, Ctrl-C, SIGTERM, Ctrl-Z and
+errors.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ STEPS: Final = {
 }
 
 
-def prove_terminal() -> None:
+def require_terminal() -> None:
     """CommandFailed unless a person is at a terminal that can move its cursor."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise WrongUsage(
@@ -177,7 +177,7 @@ class Terminal:
         self._woken = os.pipe()
         for end in self._woken:
             os.set_blocking(end, False)
-        # Python runs handlers between its own instructions only: the pipe ends the wait for a key.
+        # Python runs signal handlers only between its own instructions: the pipe ends the wait for a key.
         signal.set_wakeup_fd(self._woken[1], warn_on_full_buffer=False)
         handlers = {signal.SIGWINCH: _ignore, signal.SIGTSTP: self._suspend}
         self._signals = {number: signal.signal(number, handler) for number, handler in handlers.items()}

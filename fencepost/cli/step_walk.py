@@ -48,12 +48,10 @@ class Walk:
         """Goes `by` steps forward, or back if negative, among those that are shown, as far as there are any.
         Returns whether it moved.
         """
-        ahead = list(self._ahead(by))
-        target = ahead[: abs(by)]
-        if not target:
-            return False
-        self.step = target[-1]
-        return True
+        ahead = list(self._ahead(by))[: abs(by)]
+        if ahead:
+            self.step = ahead[-1]
+        return bool(ahead)
 
     def go_to(self, number: int) -> None:
         """Goes to the step with this number, or to the last one."""

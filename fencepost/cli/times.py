@@ -21,7 +21,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def seconds_in(text: str) -> float:
+def parse_duration(text: str) -> float:
     """The seconds of 90s, 10m, 1h30m or 7d; ValueError if it is not such a duration."""
     parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|s|min|m|h|d)", text)
     if not parts or "".join(text.split()) != "".join(number + unit for number, unit in parts):
@@ -29,13 +29,13 @@ def seconds_in(text: str) -> float:
     return sum(float(number) * SECONDS_OF[unit] for number, unit in parts)
 
 
-def moment_in(text: str) -> int:
+def parse_time(text: str) -> int:
     """The milliseconds since 1970 of 2026-11-23T16:00 and the like; ValueError if it is not such a time."""
     moment = datetime.fromisoformat(text)
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
-def seconds_given(_: type, tokens: Sequence[Token]) -> float:
+def convert_duration(_: type, tokens: Sequence[Token]) -> float:
     """The converter of options that are durations; a number without a unit is in seconds."""
     text = tokens[0].value
-    return float(text) if re.fullmatch(r"\d*\.?\d+", text) else seconds_in(text)
+    return float(text) if re.fullmatch(r"\d*\.?\d+", text) else parse_duration(text)

@@ -96,12 +96,12 @@ def top(
         print_progress(f"measuring for {interval:g} s ...")
         while True:
             lines_max = shutil.get_terminal_size().lines - 1 if refreshes else None
-            before = _look(admin, before, interval, limit=limit, lines_max=lines_max, as_json=as_json)
+            before = _measure(admin, before, interval, limit=limit, lines_max=lines_max, as_json=as_json)
             if once:
                 return
 
 
-def _look(
+def _measure(
     admin: Admin,
     before: BrokerStatusReply,
     interval: float,

@@ -22,7 +22,7 @@ from fencepost.cli.options import (
     settings_in,
 )
 from fencepost.cli.output import Columns, print_done, print_entry, print_json, print_rows, row_of
-from fencepost.cli.positions import not_readable, range_of
+from fencepost.cli.positions import range_of, unreadable
 from fencepost.client.admin import TopicDescription
 from fencepost.client.errors import RequestFailed
 from fencepost.protocol import messages as m
@@ -140,7 +140,7 @@ def describe_topic(name: TopicName, /, *, cluster: ClusterOptions = LOCAL, as_js
     ]
     _print_topic(described, rows, configs, as_json=as_json)
     if refusals:
-        raise not_readable(refusals)
+        raise unreadable(refusals)
 
 
 def _open_in(producers: Iterable[m.ProducerDescription] | None) -> int | None:

@@ -27,7 +27,7 @@ from fencepost.cli.options import (
     partitions_of,
 )
 from fencepost.cli.output import Columns, print_done, print_entry, print_rows
-from fencepost.cli.positions import Refusals, not_readable, sorted_out
+from fencepost.cli.positions import Refusals, split_refusals, unreadable
 from fencepost.cli.table import Duration, Moment
 from fencepost.cli.times import now_ms
 from fencepost.client.admin import AbortSpec, TransactionListing
@@ -309,7 +309,7 @@ def _print_found(what: str, found: Sequence[Opened], refusals: Refusals, *, as_j
     else:
         print(f"No {what} transactions{' in the other partitions' if refusals else ''}.")
     if refusals:
-        raise not_readable(refusals)
+        raise unreadable(refusals)
     return FAILED if found else OK
 
 
@@ -342,7 +342,7 @@ def partitions_to_search(
         for number, leader in enumerate(described.leaders)
         if broker_id in (None, leader) and partition in (None, number)
     ]
-    readable, refusals = sorted_out(admin.list_offsets(wanted, EARLIEST_TIMESTAMP))
+    readable, refusals = split_refusals(admin.list_offsets(wanted, EARLIEST_TIMESTAMP))
     return list(readable), refusals
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fencepost.cli.interruptions import held_back
+from fencepost.cli.interruptions import deferred_signals
 
 INTERRUPTS_ITSELF = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('ran on')"
 
@@ -18,7 +18,7 @@ def test_ctrl_c_waits_while_a_process_is_started() -> None:
     said: list[str] = []
 
     def start() -> None:
-        with held_back():
+        with deferred_signals():
             os.kill(os.getpid(), signal.SIGINT)
             said.append(subprocess.check_output([sys.executable, "-c", INTERRUPTS_ITSELF], text=True))
 

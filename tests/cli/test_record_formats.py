@@ -15,7 +15,7 @@ from fencepost.cli.record_formats import (
     TextDialect,
     as_csv,
     as_line,
-    compiled,
+    compile_format,
     csv_row,
     facts,
     read_csv,
@@ -108,11 +108,11 @@ def test_a_value_with_the_separator_and_without_a_key_stays_a_value() -> None:
 
 
 def test_a_format_string() -> None:
-    fill = compiled(r"%t/%p@%o\t%k=%s %h %T %d %% \\ %v\n")
+    fill = compile_format(r"%t/%p@%o\t%k=%s %h %T %d %% \\ %v\n")
     assert fill(a_record(), TSV) == (
         b'orders/1@7\tk=v [["h", "1"], ["h", null]] 1700000000000 2023-11-14 22:13:20.000Z % \\ v\n'
     )
-    assert compiled("%k")(a_record(None), TextDialect(separator="", null="NULL")) == b"NULL"
+    assert compile_format("%k")(a_record(None), TextDialect(separator="", null="NULL")) == b"NULL"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_format_string() -> None:
 )
 def test_a_wrong_format_string(format_: str, said: str) -> None:
     with pytest.raises(BadRecord) as refused:
-        compiled(format_)
+        compile_format(format_)
     assert said in str(refused.value)
 
 

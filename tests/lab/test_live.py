@@ -404,7 +404,7 @@ def test_a_lab_that_may_not_follow_does_not_begin(
     name: str, password: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says which right is missing, and prints no address of a page that would show nothing."""
-    monkeypatch.setattr(lab_command, "LOOK_S", PATIENCE_S)
+    monkeypatch.setattr(lab_command, "CHECK_SECONDS", PATIENCE_S)
     for key, value in {**login(name), "sasl_plain_password": password}.items():
         monkeypatch.setenv(f"FENCEPOST_{key.upper()}", value)
     with Broker(feed=StepFeed(), users={"eve": "secret", "lab": "secret"}, acls=ACLS) as broker:
