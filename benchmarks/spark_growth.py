@@ -170,7 +170,7 @@ class LogWriter:
             journal.roll([])
         place(batch, base_offset=journal.log_end_offset, leader_epoch=0)
         header = read_header(batch)
-        journal.append(batch, header, leader_epoch=0, aborted=self.transactions.see(header, batch))
+        journal.append(batch, header, leader_epoch=0, aborted=self.transactions.update(header, batch))
 
     def finish(self) -> None:
         """Write what a broker writes when it stops."""

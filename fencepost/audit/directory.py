@@ -22,8 +22,8 @@ from fencepost.protocol.terms import (
 )
 from fencepost.spark_bridge.log_offsets import LogOffsets, find_log_offsets
 from fencepost.spark_bridge.losses import leave_out
+from fencepost.spark_bridge.parallel import for_each_log, parallel_map
 from fencepost.spark_bridge.partition_files import DamagedIndex, PartitionFiles, with_listing
-from fencepost.spark_bridge.side_by_side import for_each_log, side_by_side
 
 MOVING = (
     "the broker is running or was killed, or the files were copied while it ran: logs "
@@ -61,7 +61,7 @@ def _bounds(log: PartitionFiles) -> LogBounds:
 
 def find_damaged_indexes(layout: LogLayout, partitions: Sequence[TopicPartition], findings: Findings) -> None:
     """Finds the partitions with a transaction index that cannot be read, and the first one of each."""
-    for damaged in side_by_side(partial(_damaged_index, layout), partitions):
+    for damaged in parallel_map(partial(_damaged_index, layout), partitions):
         if damaged is not None:
             means = f"{STOPPED}; {damaged.advice}"
             findings.problem(Place(damaged.file), f"the transaction index {damaged.what}", means)

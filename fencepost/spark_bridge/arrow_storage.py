@@ -1,7 +1,7 @@
 """A data directory on any file system of pyarrow: an object store, HDFS. It is only read.
 
-Rule: nothing is fetched that was fetched before, and a reader that moves forward does not wait for what it
-could have foreseen. Every failure is a StorageError, as on a local disk.
+Rule: no byte is fetched twice, and a reader that moves forward finds the next block fetched ahead. Every
+failure is a StorageError, as on a local disk.
 """
 
 # Theory of operation
@@ -58,8 +58,9 @@ class ArrowStorage:
         return not self._lacks("")
 
     def directories(self) -> list[str]:
-        # Of Google's store, pyarrow lists only those directories that have an object of their own, and copies
-        # have no such objects (issue 32403 of Arrow). So there, the paths of all files tell the directories.
+        # In Google's store, pyarrow lists only directories that have an object of their own, and copies have
+        # no such objects (issue 32403 of Arrow). So there, the directories are derived from the paths of all
+        # files.
         flat = self._filesystem.type_name == "gcs"
         try:
             found = self._list("", recursive=flat)
@@ -127,12 +128,12 @@ class ArrowStorage:
             yield
         except (OSError, pa.ArrowException) as problem:
             where = f"{self.location}/{path}" if path else self.location
-            told = without_queries(str(problem))
-            # A list of objects that do not exist is, of Google's store, an error without a number.
-            if isinstance(problem, FileNotFoundError) or told.startswith("No such file"):
+            text = without_queries(str(problem))
+            # Listing a directory that does not exist fails in Google's store without an error number.
+            if isinstance(problem, FileNotFoundError) or text.startswith("No such file"):
                 raise MissingFile(f"cannot {doing} {where}: there is no such file") from None
             advice = f" ({self._advice})" if self._advice else ""
-            raise StorageError(f"cannot {doing} {where}: {told}{advice}") from None
+            raise StorageError(f"cannot {doing} {where}: {text}{advice}") from None
 
 
 def without_queries(text: str) -> str:
@@ -153,7 +154,7 @@ class _Block:
 
 
 @attrs.frozen
-class _Awaited:
+class _PendingBlock:
     """A block that is being fetched."""
 
     start: int
@@ -172,7 +173,7 @@ class ArrowFile:
         self._fetch = fetch
         self._close = close
         self._block = _Block(0, b"")
-        self._ahead: _Awaited | None = None
+        self._ahead: _PendingBlock | None = None
         self._length = FIRST_BLOCK_BYTES // GROWTH  # of the newest block
 
     def read(self, position: int, size: int) -> bytes:
@@ -212,7 +213,7 @@ class ArrowFile:
         stop = min(start + self._length, self.size)
         self._ahead = None
         if start < stop:
-            self._ahead = _Awaited(start, stop, _threads().submit(self._fetch, start, stop - start))
+            self._ahead = _PendingBlock(start, stop, _threads().submit(self._fetch, start, stop - start))
 
     def _drop_ahead(self) -> bool:
         """Forgets the block that is being fetched; returns whether a thread is still fetching it."""
@@ -223,7 +224,7 @@ class ArrowFile:
         ahead = self._ahead
         self._block = _Block(0, b"")
         if self._drop_ahead() and ahead is not None:
-            # Nobody waits for the rest of a block. Its thread closes the file.
+            # Nobody needs the rest of that block: the thread that fetches it closes the file.
             ahead.data.add_done_callback(lambda _: self._close())
         else:
             self._close()

@@ -19,7 +19,7 @@ from fencepost.spark_bridge.columns import TRANSACTION_STATE, Column, checked_co
 from fencepost.spark_bridge.filesystems import absolute
 from fencepost.spark_bridge.option_values import UnusableOption
 from fencepost.spark_bridge.options import RECORDS, ReadOptions, check_stream, parse_options
-from fencepost.spark_bridge.pushdown import Wanted
+from fencepost.spark_bridge.pushdown import PushedFilters
 from fencepost.spark_bridge.ranges import plan_batch
 from fencepost.spark_bridge.streaming import LogStreamReader
 from fencepost.spark_bridge.tables.registry import TABLES
@@ -58,14 +58,14 @@ class FencepostDataSource(DataSource):
         if options.table == RECORDS:
             reader = FilteringReader if self.takes_filters else LogReader
             columns = checked_columns(schema)
-            return reader(_following(options, columns), columns)
+            return reader(_with_transactions(options, columns), columns)
         return TableReader(options, checked_columns(schema, TABLES[options.table].columns))
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
         options = self._options()
         check_stream(options)
         columns = checked_columns(schema)
-        return LogStreamReader(_following(options, columns), columns)
+        return LogStreamReader(_with_transactions(options, columns), columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         _refuse_writing()
@@ -79,7 +79,7 @@ class FencepostDataSource(DataSource):
         return attrs.evolve(options, paths=tuple(map(absolute, options.paths)))
 
 
-def _following(options: ReadOptions, columns: Sequence[Column]) -> ReadOptions:
+def _with_transactions(options: ReadOptions, columns: Sequence[Column]) -> ReadOptions:
     """The options of a read with these columns: a schema may ask for the state of transactions, too."""
     asks = any(column.name == TRANSACTION_STATE for column in columns)
     return attrs.evolve(options, include_transactions=asks)
@@ -92,7 +92,7 @@ def _refuse_writing() -> NoReturn:
     )
 
 
-def notice_ignored(options: ReadOptions) -> None:
+def warn_of_ignored(options: ReadOptions) -> None:
     """Warns once of the options that have no effect here."""
     if options.ignored:
         warnings.warn(
@@ -111,10 +111,10 @@ class LogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         return self._planned(None)
 
-    def _planned(self, wanted: Wanted | None) -> list[InputPartition]:
-        notice_ignored(self.options)
+    def _planned(self, filters: PushedFilters | None) -> list[InputPartition]:
+        warn_of_ignored(self.options)
         layout, report = layout_of(self.options), self.options.report
-        tasks = plan_batch(layout, self.options, report=report, wanted=wanted)
+        tasks = plan_batch(layout, self.options, report=report, filters=filters)
         return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -129,23 +129,21 @@ class FilteringReader(LogReader):
 
     def __init__(self, options: ReadOptions, columns: tuple[Column, ...]) -> None:
         super().__init__(options, columns)
-        self._wanted: Wanted | None = None
+        self._pushed: PushedFilters | None = None
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        wanted = Wanted()
-        others = wanted.take(filters)
-        self._wanted = wanted
-        return others
+        self._pushed = PushedFilters()
+        return self._pushed.take(filters)
 
     def partitions(self) -> list[InputPartition]:
-        wanted, self._wanted = self._wanted, None  # workers get the reader, and need no filters
-        return self._planned(wanted)
+        filters, self._pushed = self._pushed, None  # workers get the reader, and need no filters
+        return self._planned(filters)
 
 
 class TableReader(LogReader):
     """The same for a table other than records."""
 
     def partitions(self) -> list[InputPartition]:
-        notice_ignored(self.options)
+        warn_of_ignored(self.options)
         tasks = TABLES[self.options.table].plan(layout_of(self.options), self.options)
         return [InputPartition(task) for task in tasks]

@@ -41,7 +41,7 @@ from fencepost.journal.layouts import LogLayout
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
 from fencepost.spark_bridge.log_offsets import find_log_offsets
-from fencepost.spark_bridge.side_by_side import for_each_log
+from fencepost.spark_bridge.parallel import for_each_log
 from fencepost.spark_bridge.stream_offsets import Offsets, by_topic
 from fencepost.spark_bridge.topic_ids import find_topic_ids
 
@@ -224,8 +224,8 @@ def _ranges(
 
 
 def _deleted(gaps: Sequence[Gap]) -> str:
-    told = ", ".join(f"{gap.partition} offsets {gap.start} to {gap.end - 1}" for gap in gaps)
-    return f"records were deleted before they were exported: {told}"
+    listed = ", ".join(f"{gap.partition} offsets {gap.start} to {gap.end - 1}" for gap in gaps)
+    return f"records were deleted before they were exported: {listed}"
 
 
 def _write(spark: SparkSession, paths: Sequence[str], target: Path, start: Offsets, end: Offsets) -> int:

@@ -102,6 +102,6 @@ def _filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
         return fs.FileSystem.from_uri(f"{scheme}://{rest}")
     except (OSError, ValueError, ImportError, pa.ArrowException) as problem:
         # The message of pyarrow may repeat the whole URI.
-        told = str(problem).replace(uri, shown(uri)).replace(f"{scheme}://{rest}", shown(uri))
+        text = str(problem).replace(uri, shown(uri)).replace(f"{scheme}://{rest}", shown(uri))
         advice = _CREDENTIALS.get(scheme, "")
-        raise StorageError(f"cannot use {shown(uri)}: {told} ({advice})") from None
+        raise StorageError(f"cannot use {shown(uri)}: {text} ({advice})") from None

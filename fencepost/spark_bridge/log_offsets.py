@@ -1,4 +1,4 @@
-"""The bounds of a log in its files: where it starts, where it is stable, where it ends, what of it is lost.
+"""The bounds of a log in its files: its start, its last stable offset and its end; and what is lost.
 
 Rule: the manifest is a lower bound. What it promises and the files lack is a loss; what comes after it counts
 if its checksums match.
@@ -66,8 +66,8 @@ def find_log_offsets(
     CorruptLog if the manifest cannot be read. With `report` it reports these losses instead, and finds the
     bounds of what exists.
     """
-    _lose_manifest(log, report)
-    _lose_missing_segments(log, report)
+    _report_bad_manifest(log, report)
+    _report_lost_segments(log, report)
     manifest = log.manifest
     ceiling = INT64_MAX if log.high_watermark is None else log.high_watermark
     # Without a manifest, all segments but the last are assumed complete: only the last is written to.
@@ -87,9 +87,9 @@ def find_log_offsets(
     if written <= walk.end < closed_end:  # a broker may have started since, for a new topic of this name
         promised = min(max(written, log.layout.closed_end(log.partition, refresh=True)), ceiling)
     if walk.end < promised and not walk.is_at_ceiling:
-        told = f"{walk.where} ends at offset {walk.end}, but offsets up to {promised} were written"
-        told += f": {_RECOVER}" if report is None else ": reading what exists"
-        _lose(log, start=walk.end, end=promised, file=walk.where, reason=told, report=report)
+        message = f"{walk.where} ends at offset {walk.end}, but offsets up to {promised} were written"
+        message += f": {_RECOVER}" if report is None else ": reading what exists"
+        _report_loss(log, start=walk.end, end=promised, file=walk.where, reason=message, report=report)
         walk = _TailWalk(log, min(start, log.log_start_offset), 0, ceiling=ceiling, opened_before=None)
     oldest = walk.transactions.first_offset
     return LogOffsets(
@@ -102,7 +102,7 @@ def find_log_offsets(
     )
 
 
-def _lose_manifest(log: PartitionFiles, report: Report | None) -> None:
+def _report_bad_manifest(log: PartitionFiles, report: Report | None) -> None:
     """Reports a manifest that is damaged. No record is lost, as long as no segment is."""
     if not log.why_damaged:
         return
@@ -114,7 +114,7 @@ def _lose_manifest(log: PartitionFiles, report: Report | None) -> None:
     report(Loss(partition=log.partition, start=start, end=start, file=file, position=0, reason=reason))
 
 
-def _lose_missing_segments(log: PartitionFiles, report: Report | None) -> None:
+def _report_lost_segments(log: PartitionFiles, report: Report | None) -> None:
     """Reports the segments that are lost: the first ones, others that the manifest lists, and those that
     Kafka's compaction was about to replace.
     """
@@ -122,11 +122,11 @@ def _lose_missing_segments(log: PartitionFiles, report: Report | None) -> None:
     if start < end and not log.layout.is_sparse:
         where = f"{log.storage.location}/{directory_name(log.partition)}"
         reason = f"no file in {where} holds the offsets from {start} to {end - 1}, and they were not deleted"
-        _lose(log, start=start, end=end, file=where, reason=reason, report=report)
+        _report_loss(log, start=start, end=end, file=where, reason=reason, report=report)
     for base_offset in log.replaced:
         file = log.location(SegmentFile(base_offset, size=0))
         following = [segment.base_offset for segment in log.segments if segment.base_offset > base_offset]
-        _lose(
+        _report_loss(
             log,
             start=base_offset,
             end=min(following, default=base_offset + 1),
@@ -143,7 +143,7 @@ def _lose_missing_segments(log: PartitionFiles, report: Report | None) -> None:
     )
     for summary in lost:
         file = log.location(SegmentFile(summary.base_offset, size=0))
-        _lose(
+        _report_loss(
             log,
             start=summary.base_offset,
             end=summary.end_offset,
@@ -184,7 +184,7 @@ def _not_indexed(log: PartitionFiles, aborted: Sequence[AbortedRange]) -> Sequen
     return aborted
 
 
-def _lose(
+def _report_loss(
     log: PartitionFiles, *, start: int, end: int, file: str, reason: str, report: Report | None
 ) -> None:
     if report is None:

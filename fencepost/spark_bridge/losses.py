@@ -45,12 +45,12 @@ def once(report: Report | None) -> Report | None:
         return None
     reported: list[Loss] = []
 
-    def tell(loss: Loss) -> None:
+    def report_once(loss: Loss) -> None:
         if not any(earlier.covers(loss) for earlier in reported):
             reported.append(loss)
             report(loss)
 
-    return tell
+    return report_once
 
 
 def leave_out(loss: Loss) -> None:

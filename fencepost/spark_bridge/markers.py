@@ -1,5 +1,5 @@
-"""What the markers of a log say of transactions whose records were read, where the transaction indexes may be
-incomplete.
+"""What the markers of a log say about transactions whose records were read, where the transaction indexes
+may be incomplete.
 
 Kafka makes a transaction index with the first aborted transaction whose marker is in the segment, so a
 missing file usually means that there is none. A file that was lost looks the same. Only the markers tell

@@ -146,9 +146,9 @@ def _not_one_of(name: str, value: str, choices: Collection[str]) -> UnusableOpti
     return UnusableOption(f"option {name} must be {' or '.join(choices)}, not {value}{hint}")
 
 
-def parse_flag(options: Mapping[str, str], name: str, *, usual: bool) -> bool:
+def parse_flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     """True or false."""
-    value = options.get(name.lower(), str(usual)).strip().lower()
+    value = options.get(name.lower(), str(default)).strip().lower()
     if value not in ("true", "false"):
         raise UnusableOption(f"option {name} must be true or false, not {value}")
     return value == "true"

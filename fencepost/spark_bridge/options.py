@@ -130,7 +130,7 @@ def parse_options(given: Mapping[str, str], *, parallelism: int = 1) -> ReadOpti
     return ReadOptions(
         paths=parse_paths(options),
         table=table,
-        verify_checksums=parse_flag(options, "verifyChecksums", usual=False),
+        verify_checksums=parse_flag(options, "verifyChecksums", default=False),
         subscribe=parse_topics(options.get("subscribe")),
         assign=parse_assignment(options.get("assign")),
         subscribe_pattern=options.get("subscribepattern"),
@@ -139,10 +139,10 @@ def parse_options(given: Mapping[str, str], *, parallelism: int = 1) -> ReadOpti
         latest_if_unmatched=parse_choice(options, "startingOffsetsByTimestampStrategy", ("error", "latest"))
         == "latest",
         isolation_level=parse_isolation_level(options),
-        include_headers=parse_flag(options, "includeHeaders", usual=False),
-        include_transactions=parse_flag(options, "includeTransactions", usual=False),
-        fail_on_data_loss=parse_flag(options, "failOnDataLoss", usual=True),
-        warn_on_data_loss=parse_flag(options, "warnOnDataLoss", usual=True),
+        include_headers=parse_flag(options, "includeHeaders", default=False),
+        include_transactions=parse_flag(options, "includeTransactions", default=False),
+        fail_on_data_loss=parse_flag(options, "failOnDataLoss", default=True),
+        warn_on_data_loss=parse_flag(options, "warnOnDataLoss", default=True),
         sizes=TaskSizes(
             parallelism=parallelism,
             min_partitions=parse_number(options, "minPartitions", lowest=1),

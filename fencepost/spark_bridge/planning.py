@@ -53,6 +53,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise, takewhile
+from operator import attrgetter
 from typing import Any, Final
 
 import attrs
@@ -65,6 +66,7 @@ from fencepost.protocol.terms import INT64_MAX, TopicPartition
 from fencepost.spark_bridge.log_offsets import LogOffsets, find_log_offsets
 from fencepost.spark_bridge.losses import Report
 from fencepost.spark_bridge.markers import walk_unindexed
+from fencepost.spark_bridge.parallel import parallel_map
 from fencepost.spark_bridge.partition_files import (
     DamagedIndex,
     PartitionFiles,
@@ -72,7 +74,6 @@ from fencepost.spark_bridge.partition_files import (
     SegmentFile,
     with_listing,
 )
-from fencepost.spark_bridge.side_by_side import side_by_side
 from fencepost.spark_bridge.task_sizes import RANGE_BYTES, TaskSizes
 
 ABORTED_CARRIED: Final = 64  # aborted ranges of a cut range; each adds up to 13 bytes to its task
@@ -173,7 +174,7 @@ def _decode_range(fields: list[Any]) -> PlannedRange:
 RangeOf = Callable[[PartitionFiles, LogOffsets], PartitionRange]
 """Returns the range to read, given the files of a partition and the offsets that they hold."""
 
-Survey = Callable[[PartitionFiles], LogOffsets]
+FindOffsets = Callable[[PartitionFiles], LogOffsets]
 """Finds the bounds of a log in its files."""
 
 
@@ -184,20 +185,20 @@ def plan(
     *,
     follows_transactions: bool,
     sizes: TaskSizes,
-    survey: Survey = find_log_offsets,
+    find_offsets: FindOffsets = find_log_offsets,
     report: Report | None = None,
 ) -> list[ReadTask]:
     """Returns the tasks that read a range of each partition, ordered by partition and offset.
 
-    With `follows_transactions`, tasks know which transactions were aborted and which are open. `survey` finds
-    the bounds of a log, and raises or reports its losses. Raises CorruptLog, and what `survey` and `range_of`
-    raise. With `report`, a transaction index that is damaged is reported instead.
+    With `follows_transactions`, tasks know which transactions were aborted and which are open. `find_offsets`
+    finds the bounds of a log, and raises or reports its losses. Raises CorruptLog, and what `find_offsets`
+    and `range_of` raise. With `report`, a transaction index that is damaged is reported instead.
     """
-    planner = _RangePlanner(layout, range_of, follows_transactions, survey, report)
-    sources = [source for source in side_by_side(planner.source, tuple(partitions)) if source.pieces]
+    planner = _RangePlanner(layout, range_of, follows_transactions, find_offsets, report)
+    sources = [source for source in parallel_map(planner.source, tuple(partitions)) if source.pieces]
     total = sum(source.byte_count for source in sources)
     task_bytes = sizes.task_bytes(total=total, range_count=len(sources))
-    cut = side_by_side(lambda source: planner.cut(source, task_bytes, sizes.max_records), sources)
+    cut = parallel_map(lambda source: planner.cut(source, task_bytes, sizes.max_records), sources)
     return list(_packed(list(chain.from_iterable(cut)), task_bytes, sizes))
 
 
@@ -225,14 +226,14 @@ class _RangePlanner:
     layout: LogLayout
     range_of: RangeOf
     follows_transactions: bool
-    survey: Survey
+    find_offsets: FindOffsets
     report: Report | None
 
     def source(self, partition: TopicPartition) -> _Source:
         return with_listing(self.layout, partition, self._source)
 
     def _source(self, log: PartitionFiles) -> _Source:
-        offsets = self.survey(log)
+        offsets = self.find_offsets(log)
         range_ = self.range_of(log, offsets)
         pieces = log.pieces(range_.start, range_.end)
         aborted, not_indexed, opened = (), (), ()
@@ -286,15 +287,11 @@ def merge_aborted(
 
 def _overlapping(ranges: Iterable[AbortedRange], range_: PartitionRange) -> tuple[AbortedRange, ...]:
     found = (a for a in ranges if a.last_offset >= range_.start and a.first_offset < range_.end)
-    return tuple(sorted(found, key=_first_offset))
+    return tuple(sorted(found, key=attrgetter("first_offset")))
 
 
 def _begins_before(offset: int) -> Callable[[OpenTransaction], bool]:
     return lambda each: each.first_offset < offset
-
-
-def _first_offset(aborted: AbortedRange) -> int:
-    return aborted.first_offset
 
 
 def _cut(source: _Source, task_bytes: int, max_records: int | None) -> Iterator[_Weighed]:

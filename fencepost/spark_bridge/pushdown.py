@@ -51,7 +51,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @attrs.define
-class Wanted:
+class PushedFilters:
     """What the filters of a query let through."""
 
     tests: list[Callable[[TopicPartition], bool]] = attrs.Factory(list[Callable[[TopicPartition], bool]])
@@ -116,11 +116,11 @@ class Wanted:
             self.since_ms = since_ms if self.since_ms is None else max(self.since_ms, since_ms)
 
     def has(self, partition: TopicPartition) -> bool:
-        """Whether a partition may have a wanted record."""
+        """Whether a partition may have a record that they let through."""
         return all(test(partition) for test in self.tests)
 
     def narrowed(self, log: PartitionFiles, range_: PartitionRange) -> PartitionRange:
-        """The part of a range that may have a wanted record."""
+        """The part of a range that may have a record that they let through."""
         start, end = max(range_.start, self.low), min(range_.end, self.high)
         if self.since_ms is not None and start < end:
             found = find_timestamp(log, self.since_ms, low=start, high=end)

@@ -34,16 +34,16 @@ class OffsetFilter(Protocol):
     """What a query does not exclude."""
 
     def has(self, partition: TopicPartition) -> bool:
-        """Whether a partition may have a wanted record."""
+        """Whether a partition may have a record that is asked for."""
         ...
 
     def narrowed(self, log: PartitionFiles, range_: PartitionRange) -> PartitionRange:
-        """The part of a range that may have a wanted record."""
+        """The part of a range that may have a record that is asked for."""
         ...
 
 
 def plan_batch(
-    layout: LogLayout, options: ReadOptions, *, report: Report | None, wanted: OffsetFilter | None = None
+    layout: LogLayout, options: ReadOptions, *, report: Report | None, filters: OffsetFilter | None = None
 ) -> list[ReadTask]:
     """Returns the tasks of a batch read; losses are reported if the options allow them.
 
@@ -57,15 +57,15 @@ def plan_batch(
 
     def range_of(log: PartitionFiles, bounds: LogOffsets) -> PartitionRange:
         range_ = batch_range(log, bounds, options=options, report=report)
-        return range_ if wanted is None else wanted.narrowed(log, range_)
+        return range_ if filters is None else filters.narrowed(log, range_)
 
     return plan(
         layout,
-        [partition for partition in partitions if wanted is None or wanted.has(partition)],
+        [partition for partition in partitions if filters is None or filters.has(partition)],
         range_of,
         follows_transactions=options.follows_transactions,
         sizes=options.sizes,
-        survey=partial(find_log_offsets, report=report),
+        find_offsets=partial(find_log_offsets, report=report),
         report=report,
     )
 
@@ -93,21 +93,21 @@ def batch_range(
     Raises DataLoss if a requested offset does not exist; with `report` it reports that instead.
     """
     low, high = readable(bounds, options)
-    start = starting_offset(log, bounds, options, usual="earliest")
+    start = starting_offset(log, bounds, options, default="earliest")
     end = ending_offset(log, bounds, options)
     for name, offset in (("startingOffsets", start), ("endingOffsets", end)):
         if not low <= offset <= high:
-            lose(log, name, offset, bounds, options, report)
+            report_loss(log, name, offset, bounds, options, report)
     start, end = max(low, start), min(high, end)
     return PartitionRange(partition=log.partition, start=min(start, end), end=end)
 
 
-def starting_offset(log: PartitionFiles, bounds: LogOffsets, options: ReadOptions, *, usual: Edge) -> int:
+def starting_offset(log: PartitionFiles, bounds: LogOffsets, options: ReadOptions, *, default: Edge) -> int:
     """The offset at which a read begins; it need not exist.
 
     Raises UnusableOption if no record is as new as the requested time.
     """
-    position = usual if options.starting is None else options.starting
+    position = default if options.starting is None else options.starting
     if not isinstance(position, Timestamps):
         return _offset_of(position, log, bounds, options)
     offset = _offset_at(position, log, bounds, options)
@@ -162,7 +162,7 @@ def readable(bounds: LogOffsets, options: ReadOptions) -> tuple[int, int]:
     return low, max(low, bounds.end(options.isolation_level))
 
 
-def lose(
+def report_loss(
     log: PartitionFiles,
     name: str,
     offset: int,
@@ -172,15 +172,17 @@ def lose(
 ) -> None:
     """Raises DataLoss for a requested offset that cannot be read, or reports it."""
     low, high = readable(bounds, options)
-    told = (
+    message = (
         f"{name} requests offset {offset} of {log.partition}, which can be read from offset {low} up to, "
         f"but not including, {high}"
     )
     if offset > high and bounds.open_transactions and high < bounds.log_end_offset:
         oldest = bounds.open_transactions[0]
-        told += f" (producer {oldest.producer_id} has a transaction open since offset {oldest.first_offset})"
+        message += (
+            f" (producer {oldest.producer_id} has a transaction open since offset {oldest.first_offset})"
+        )
     if report is None:
-        raise DataLoss(f"{told}: request existing offsets, or set failOnDataLoss=false")
+        raise DataLoss(f"{message}: request existing offsets, or set failOnDataLoss=false")
     report(
         Loss(
             partition=log.partition,
@@ -188,6 +190,6 @@ def lose(
             end=max(offset, low),
             file=f"{log.storage.location}/{log.partition}",
             position=0,
-            reason=f"{told}: reading the existing offsets",
+            reason=f"{message}: reading the existing offsets",
         )
     )

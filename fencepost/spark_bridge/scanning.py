@@ -50,7 +50,7 @@ class RangeScan:
     """Reads a range of a partition, once: iteration yields the visible batches in offset order, `stored` all.
 
     Raises CorruptLog for damage and DataLoss for records that are gone; with `report`, it reports these
-    losses instead and goes on.
+    losses instead and continues.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RangeScan:
         self._indexed = AbortedRanges(self._aborted_ranges())
         self._opened = {each.producer_id: each.first_offset for each in range_.opened}
         self._unindexed: AbortedRanges | None = None  # found at the first transactional batch
-        # Producers whose transaction has batches that were seen and no marker yet: whether those are aborted.
+        # By producer, until the marker of its transaction is read: whether the batches so far are aborted.
         self._unended: dict[int, set[bool]] = {}
         self._next_offset = 0
         self._resumed_at = 0  # batches that end here or before were read before the files were listed again
@@ -186,7 +186,7 @@ class RangeScan:
                 with closing(self._storage.open(self._path(piece))) as file:
                     # Not before: the id must be that of the directory in which the file was opened.
                     if self._is_other_topic(topic_id_of(self._layout, self.range.partition)):
-                        self._lose_topic()
+                        self._report_other_topic()
                         return
                     for at, header, batch in self._walk(file, position, piece.stop):
                         if header.next_offset > self._resumed_at:
@@ -200,9 +200,9 @@ class RangeScan:
         """Whether the topic was created again since the range was planned."""
         return "" not in (topic_id, self.range.topic_id) and topic_id != self.range.topic_id
 
-    def _lose_topic(self) -> None:
+    def _report_other_topic(self) -> None:
         what = "was deleted since the read began, and another topic has its name now"
-        self._lose(self.range.end, None, 0, what)
+        self._report_loss(self.range.end, None, 0, what)
 
     def _walk(
         self, file: ReadableFile, position: int, stop: int
@@ -239,11 +239,11 @@ class RangeScan:
             remaining = partial(self._remaining, checks=isinstance(problem, MissingFile))
             return with_listing(self._layout, self.range.partition, remaining)
         if isinstance(problem, MissingFile):
-            self._lose(
+            self._report_loss(
                 self._end_of(following), piece, 0, f"keeps disappearing, at or after offset {self._reached}"
             )
             return following
-        return self._step_over(problem, piece, position, following)
+        return self._skip_damage(problem, piece, position, following)
 
     def _remaining(self, log: PartitionFiles, *, checks: bool) -> list[Piece]:
         """Returns the pieces for the rest of the range in the files as they are now.
@@ -252,7 +252,7 @@ class RangeScan:
         """
         self._storage = log.storage
         if self._is_other_topic(log.topic_id):
-            self._lose_topic()
+            self._report_other_topic()
             return []
         start, end = self._reached, self.range.end
         if checks:
@@ -260,7 +260,7 @@ class RangeScan:
             first, last = max(start, offsets.log_start_offset), min(end, offsets.log_end_offset)
             for lost_from, lost_to in ((start, min(first, end)), (max(last, start), end)):
                 if lost_from < lost_to:
-                    self._lose(
+                    self._report_loss(
                         lost_to,
                         None,
                         0,
@@ -272,9 +272,11 @@ class RangeScan:
     def _end_of(self, following: list[Piece]) -> int:
         return following[0].base_offset if following else self.range.end
 
-    def _lose(self, end: int, piece: Piece | None, position: int, what: str, *, advice: str = "") -> None:
+    def _report_loss(
+        self, end: int, piece: Piece | None, position: int, what: str, *, advice: str = ""
+    ) -> None:
         """Reports offsets that were not reached and do not exist; raises if losses are not reported."""
-        self._unended.clear()  # the markers of what was seen may be lost, too
+        self._unended.clear()  # the markers of these transactions may be lost, too
         place = f"{self._storage.location}/{self.range.partition}" + (
             "" if piece is None else f"/{file_name(piece.base_offset, LOG)}"
         )
@@ -292,30 +294,30 @@ class RangeScan:
             )
         )
 
-    def _step_over(
+    def _skip_damage(
         self, problem: ProtocolViolation, piece: Piece, position: int, following: list[Piece]
     ) -> list[Piece]:
         """Returns the pieces to read after damage at `position`; CorruptLog if losses are not allowed."""
         with closing(self._storage.open(self._path(piece))) as file:
-            follower = _follower(file, position, piece.stop, self._next_offset)
-        missing = "the rest of this file is" if follower is None else "that batch is"
+            after = _next_batch(file, position, piece.stop, self._next_offset)
+        missing = "the rest of this file is" if after is None else "that batch is"
         what = f"is damaged at byte {position}, at or after offset {self._reached}: {problem}"
         if self._report is not None:
             what += f"; {missing} missing from the result"
         command = "check" if self._layout.is_sparse else "repair"
         found = "all that is damaged" if self._layout.is_sparse else "what can be saved"
         advice = f"`fencepost {command} {self._storage.location}` lists {found}; "
-        end = self._end_of(following) if follower is None else follower.base_offset
-        self._lose(end, piece, position, what, advice=advice)
-        return following if follower is None else [piece._replace(position=follower.position), *following]
+        end = self._end_of(following) if after is None else after.base_offset
+        self._report_loss(end, piece, position, what, advice=advice)
+        return following if after is None else [piece._replace(position=after.position), *following]
 
 
-class _Follower(NamedTuple):
+class _NextBatch(NamedTuple):
     position: int
     base_offset: int
 
 
-def _follower(file: ReadableFile, position: int, stop: int, next_offset: int) -> _Follower | None:
+def _next_batch(file: ReadableFile, position: int, stop: int, next_offset: int) -> _NextBatch | None:
     """Returns the batch after a damaged one, or None if the length field of that one is not plausible.
 
     The length is plausible if a batch with a later offset starts there.
@@ -324,7 +326,7 @@ def _follower(file: ReadableFile, position: int, stop: int, next_offset: int) ->
         after = position + read_header(file.read(position, HEADER_SIZE)).size
         if after < stop:
             base_offset = read_header(file.read(after, HEADER_SIZE)).base_offset
-            return _Follower(after, base_offset) if base_offset > next_offset else None
+            return _NextBatch(after, base_offset) if base_offset > next_offset else None
     except ProtocolViolation:
         return None
     return None

@@ -76,8 +76,6 @@ def session(
     require_spark()
     from pyspark.sql import SparkSession
 
-    from fencepost.spark_bridge.session import register
-
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         # Spark cannot connect to itself if the host name resolves to an unreachable address.
@@ -117,14 +115,14 @@ def register(spark: SparkSession) -> None:
 def _prepare_workers(context: SparkContext) -> None:
     """Lets the workers import this package."""
     local = (context.master or "").startswith("local")
-    if local and not _names_a_python(context):
+    if local and not _has_python_setting(context):
         # Spark would use `python3` from the PATH, which may not be the Python of this virtual environment.
         context.pythonExec = sys.executable
     if not local or not _imports_fencepost(context.pythonExec):
         context.addPyFile(str(_zipped_package()))
 
 
-def _names_a_python(context: SparkContext) -> bool:
+def _has_python_setting(context: SparkContext) -> bool:
     return "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
 
 

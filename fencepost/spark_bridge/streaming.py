@@ -18,7 +18,8 @@ below that is decided for good, so a micro-batch that is repeated has the same r
 #     a partition that is new      enters the offsets at its log start, with an empty range. The next
 #                                  micro-batch reads from there; a log start that moves changes no range
 #
-# A trigger costs one listing per partition. Only what was added since the last one is walked (surveys.py).
+# A trigger costs one listing per partition. Only what was added since the last one is walked
+# (offsets_cache.py).
 #
 #     offsets   0        100        160        200
 #               |--------|----------|----------|~~~~~~~~~ open transaction
@@ -45,11 +46,12 @@ from fencepost.spark_bridge.columns import Column
 from fencepost.spark_bridge.filesystems import shown
 from fencepost.spark_bridge.log_offsets import LogOffsets
 from fencepost.spark_bridge.losses import Loss
+from fencepost.spark_bridge.offsets_cache import LogOffsetsCache
 from fencepost.spark_bridge.options import ReadOptions
+from fencepost.spark_bridge.parallel import for_each_log
 from fencepost.spark_bridge.partition_files import DataLoss, PartitionFiles
 from fencepost.spark_bridge.planning import PartitionRange, ReadTask, plan
-from fencepost.spark_bridge.ranges import check_named, lose, readable, starting_offset
-from fencepost.spark_bridge.side_by_side import for_each_log
+from fencepost.spark_bridge.ranges import check_named, readable, report_loss, starting_offset
 from fencepost.spark_bridge.stream_offsets import (
     CLUSTER,
     TOPICS,
@@ -58,7 +60,6 @@ from fencepost.spark_bridge.stream_offsets import (
     encode_offsets,
     limited,
 )
-from fencepost.spark_bridge.surveys import Surveys
 from fencepost.spark_bridge.topic_ids import find_topic_ids
 from fencepost.spark_bridge.topics import choose_partitions
 from fencepost.spark_bridge.worker import layout_of, read_task
@@ -72,7 +73,7 @@ class LogStream:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._surveys = Surveys(options.report)
+        self._offsets_cache = LogOffsetsCache(options.report)
 
     def initial(self, layout: LogLayout) -> dict[TopicPartition, int]:
         """The offsets at which a new query begins; without startingOffsets at the end, as in Spark.
@@ -84,11 +85,11 @@ class LogStream:
         return for_each_log(layout, partitions, self._initial)
 
     def _initial(self, log: PartitionFiles) -> int:
-        bounds = self._surveys.find(log)
+        bounds = self._offsets_cache.find(log)
         low, high = readable(bounds, self._options)
-        offset = starting_offset(log, bounds, self._options, usual="latest")
+        offset = starting_offset(log, bounds, self._options, default="latest")
         if not low <= offset <= high:
-            lose(log, "startingOffsets", offset, bounds, self._options, self._options.report)
+            report_loss(log, "startingOffsets", offset, bounds, self._options, self._options.report)
         return min(high, max(low, offset))
 
     def latest(self, layout: LogLayout) -> dict[TopicPartition, tuple[int, int]]:
@@ -96,7 +97,7 @@ class LogStream:
         return for_each_log(layout, self._partitions(layout), self._readable)
 
     def _readable(self, log: PartitionFiles) -> tuple[int, int]:
-        return readable(self._surveys.find(log), self._options)
+        return readable(self._offsets_cache.find(log), self._options)
 
     def next_end(
         self, start: Offsets, available: Mapping[TopicPartition, tuple[int, int]], most: int | None
@@ -111,12 +112,12 @@ class LogStream:
         ends: dict[TopicPartition, int] = {}
         for partition, offset in start.items():
             if partition not in available:
-                self._lose(partition, offset, offset, f"{partition} is gone")
+                self._report_loss(partition, offset, offset, f"{partition} is gone")
                 continue
             low, high = available[partition]
             if high < offset:
-                told = f"{partition} ends at offset {high}, but the stream has read up to {offset}"
-                self._lose(partition, offset, offset, f"{told}: its records were replaced")
+                message = f"{partition} ends at offset {high}, but the stream has read up to {offset}"
+                self._report_loss(partition, offset, offset, f"{message}: its records were replaced")
             starts[partition] = max(offset, low)
             ends[partition] = max(starts[partition], high)
         if most is not None:
@@ -129,14 +130,14 @@ class LogStream:
         existing = set(layout.partitions())
         for partition in partitions:
             if partition not in existing:
-                self._lose(partition, start[partition], end[partition], f"{partition} is gone")
+                self._report_loss(partition, start[partition], end[partition], f"{partition} is gone")
         return plan(
             layout,
             [partition for partition in partitions if partition in existing],
             partial(self._range, start, end),
             follows_transactions=self._options.follows_transactions,
             sizes=self._options.sizes,
-            survey=self._surveys.find,
+            find_offsets=self._offsets_cache.find,
             report=self._options.report,
         )
 
@@ -144,14 +145,14 @@ class LogStream:
         low, high = readable(bounds, self._options)
         first, last = start[log.partition], end[log.partition]
         if first < low:
-            self._lose(
+            self._report_loss(
                 log.partition,
                 first,
                 min(low, last),
                 f"the stream is at offset {first} of {log.partition}, whose log begins at {low} now",
             )
         if last > high:
-            self._lose(
+            self._report_loss(
                 log.partition,
                 max(first, high),
                 last,
@@ -163,12 +164,12 @@ class LogStream:
     def _partitions(self, layout: LogLayout) -> list[TopicPartition]:
         return choose_partitions(layout.partitions(), self._options, layout.location)
 
-    def _lose(self, partition: TopicPartition, start: int, end: int, told: str) -> None:
+    def _report_loss(self, partition: TopicPartition, start: int, end: int, message: str) -> None:
         if self._options.report is None:
-            raise DataLoss(f"{told}. failOnDataLoss=false continues with what exists")
+            raise DataLoss(f"{message}. failOnDataLoss=false continues with what exists")
         place = ", ".join(map(shown, self._options.paths))
         self._options.report(
-            Loss(partition=partition, start=start, end=end, file=place, position=0, reason=told)
+            Loss(partition=partition, start=start, end=end, file=place, position=0, reason=message)
         )
 
 

@@ -30,10 +30,10 @@ def choose_partitions(
         wanted = _matching(existing, options.subscribe_pattern or ".*")
     missing = missing_from(existing, options)
     if missing:
-        told = f"{where} does not hold {', '.join(missing)}; {_there_are(existing, options)}"
+        message = f"{where} does not hold {', '.join(missing)}; {_alternatives(existing, options)}"
         if options.fail_on_data_loss:
-            raise UnusableOption(told)
-        warnings.warn(told, stacklevel=2)
+            raise UnusableOption(message)
+        warnings.warn(message, stacklevel=2)
     return wanted
 
 
@@ -45,8 +45,8 @@ def missing_from(existing: Sequence[TopicPartition], options: ReadOptions) -> li
     return [topic for topic in options.subscribe or () if topic not in named]
 
 
-def _there_are(existing: Sequence[TopicPartition], options: ReadOptions) -> str:
-    """What one may name instead: the partitions of the assigned topics, or the topics that programs write to
+def _alternatives(existing: Sequence[TopicPartition], options: ReadOptions) -> str:
+    """What can be named instead: the partitions of the assigned topics, or the topics that programs write to
     if none has any.
     """
     assigned = {partition.topic for partition in options.assign or ()}

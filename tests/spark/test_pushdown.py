@@ -29,7 +29,7 @@ from fencepost.journal.layouts import open_layout
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.terms import TopicPartition
 from fencepost.spark_bridge.options import parse_options
-from fencepost.spark_bridge.pushdown import Wanted
+from fencepost.spark_bridge.pushdown import PushedFilters
 from fencepost.spark_bridge.ranges import plan_batch
 from fencepost.spark_bridge.session import FILTER_PUSHDOWN, register
 from tests.spark.logs import COMMITTED, RememberedLog, Row, rows_of_task, visible
@@ -100,11 +100,11 @@ def test_what_the_filters_let_through_is_read_and_what_is_followed_needs_no_filt
 ) -> None:
     storage = MemoryStorage()
     logs = logs_in(DataDirectory.open(storage, settings=JournalSettings(segment_bytes=4_000)))
-    wanted = Wanted()
+    wanted = PushedFilters()
     others = wanted.take(given_)
     assert all(each in given_ for each in others)
     options = parse_options({"path": "unused", "subscribe": "orders"})
-    tasks = plan_batch(open_layout([storage]), options, report=None, wanted=wanted)
+    tasks = plan_batch(open_layout([storage]), options, report=None, filters=wanted)
     read = [
         (range_.partition.partition, row)
         for task in tasks
@@ -133,7 +133,7 @@ def test_what_the_filters_let_through_is_read_and_what_is_followed_needs_no_filt
     ],
 )
 def test_only_exact_filters_are_kept_from_spark(filter_: Filter, is_followed: bool) -> None:
-    assert Wanted().take([filter_]) == ([] if is_followed else [filter_])
+    assert PushedFilters().take([filter_]) == ([] if is_followed else [filter_])
 
 
 @pytest.fixture

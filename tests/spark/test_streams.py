@@ -26,12 +26,12 @@ from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.spark_bridge import markers
 from fencepost.spark_bridge.log_offsets import find_log_offsets
 from fencepost.spark_bridge.losses import Loss
+from fencepost.spark_bridge.offsets_cache import LogOffsetsCache
 from fencepost.spark_bridge.option_values import UnusableOption
 from fencepost.spark_bridge.options import ReadOptions, parse_options
 from fencepost.spark_bridge.partition_files import DataLoss, open_partition_files
 from fencepost.spark_bridge.stream_offsets import Offsets, decode_offsets, encode_offsets, limited
 from fencepost.spark_bridge.streaming import LogStream, LogStreamReader
-from fencepost.spark_bridge.surveys import Surveys
 from tests.journal.logs import files_of
 from tests.spark.logs import (
     COMMITTED,
@@ -134,7 +134,7 @@ def end_of(log: RememberedLog, level: IsolationLevel) -> int:
 def test_a_remembered_survey_is_a_new_one(story: list[tuple[Any, ...]], data: st.DataObject) -> None:
     storage = MemoryStorage()
     log = new_log(storage, settings=JournalSettings(segment_bytes=3_000))
-    surveys = Surveys(None)
+    surveys = LogOffsetsCache(None)
     for step in story:
         perform(log, step)
         if data.draw(st.booleans()):

@@ -35,7 +35,7 @@ def create(where: Path, values: list[bytes]) -> None:
 
 def tasks_of(where: Path) -> list[ReadTask]:
     options = parse_options({"path": str(where), "subscribe": "orders"})
-    return list(plan_batch(layout_of(options), options, report=None, wanted=None))
+    return list(plan_batch(layout_of(options), options, report=None, filters=None))
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])

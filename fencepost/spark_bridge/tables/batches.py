@@ -28,7 +28,7 @@ from fencepost.spark_bridge.planning import ReadTask, plan
 from fencepost.spark_bridge.ranges import batch_range
 from fencepost.spark_bridge.scanning import LocatedBatch
 from fencepost.spark_bridge.tables.headers import HeaderScan
-from fencepost.spark_bridge.tables.table import Row, SourceTable, place, time_or_none
+from fencepost.spark_bridge.tables.table import Row, SourceTable, log_path, time_or_none
 from fencepost.spark_bridge.topics import choose_partitions
 
 COLUMNS: Final = {
@@ -68,7 +68,7 @@ def plan_headers(layout: LogLayout, options: ReadOptions) -> list[ReadTask]:
         partial(batch_range, options=everything, report=report),
         follows_transactions=True,
         sizes=options.sizes,
-        survey=partial(find_log_offsets, report=report),
+        find_offsets=partial(find_log_offsets, report=report),
         report=report,
     )
 
@@ -105,7 +105,7 @@ def _row(layout: LogLayout, scan: HeaderScan, batch: LocatedBatch, *, verifies: 
         compression_name(header.compression),
         header.leader_epoch,
         None if marker is None else marker.coordinator_epoch,
-        place(layout, range_.partition, range_.home, batch.base_offset),
+        log_path(layout, range_.partition, range_.home, batch.base_offset),
         batch.position,
         header.size,
         header.crc,

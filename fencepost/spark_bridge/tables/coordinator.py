@@ -19,8 +19,7 @@ from fencepost.spark_bridge.scanning import LocatedBatch, RangeScan
 from fencepost.spark_bridge.tables.table import (
     Row,
     SourceTable,
-    names_of,
-    place,
+    log_path,
     plan_partitions,
     time_or_none,
     whole_range,
@@ -86,7 +85,7 @@ def _state(record: TransactionRecord | None) -> Row:
         record.producer_id,
         record.producer_epoch,
         None if previous == NO_PRODUCER_ID else previous,
-        names_of(record.partitions),
+        list(map(str, record.partitions)),
         record.timeout_ms,
         record.client_version,
         time_or_none(record.start_ms),
@@ -106,7 +105,7 @@ def read_states(
         for stored in scan.stored():
             if stored.header.is_control:
                 continue
-            file = place(layout, partition, range_.home, stored.base_offset)
+            file = log_path(layout, partition, range_.home, stored.base_offset)
             try:
                 for name, record in read_transactions(stored.data, stored.header):
                     yield WrittenState(name, record, partition, stored, file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -58,7 +58,7 @@ def whole_range(log: PartitionFiles, offsets: LogOffsets) -> PlannedRange:
     )
 
 
-def place(layout: LogLayout, partition: TopicPartition, home: int, base_offset: int) -> str:
+def log_path(layout: LogLayout, partition: TopicPartition, home: int, base_offset: int) -> str:
     """The path of a log file in its data directory; with several directories, the whole path."""
     path = f"{directory_name(partition)}/{file_name(base_offset, LOG)}"
     return path if len(layout.storages) == 1 else f"{layout.storages[home].location}/{path}"
@@ -67,8 +67,3 @@ def place(layout: LogLayout, partition: TopicPartition, home: int, base_offset: 
 def time_or_none(timestamp: int) -> int | None:
     """A timestamp in ms; None for "no timestamp"."""
     return None if timestamp == NO_TIMESTAMP else timestamp
-
-
-def names_of(partitions: Iterable[TopicPartition]) -> list[str]:
-    """`orders-0` and so on."""
-    return [str(partition) for partition in partitions]

@@ -36,8 +36,7 @@ from fencepost.spark_bridge.tables.headers import HeaderScan
 from fencepost.spark_bridge.tables.table import (
     Row,
     SourceTable,
-    names_of,
-    place,
+    log_path,
     plan_partitions,
     time_or_none,
     whole_range,
@@ -156,7 +155,7 @@ def _transactions(
                     header.producer_id,
                     header.producer_epoch,
                     header.base_offset,
-                    place(layout, partition, range_.home, batch.base_offset),
+                    log_path(layout, partition, range_.home, batch.base_offset),
                     header.max_timestamp if header.delete_horizon_ms is not None else header.base_timestamp,
                 )
             known.add(header)
@@ -183,7 +182,7 @@ def _row(transaction: _Transaction, view: CoordinatorView | None) -> Row:
         None if marker is None else marker.producer_epoch,
         transaction.state,
         None if record is None else record.state.title,
-        None if record is None else names_of(record.partitions),
+        None if record is None else list(map(str, record.partitions)),
         is_open and (view is None or not view.will_end(transaction.partition)),
         transaction.first_offset,
         None if transaction.last_offset == NO_OFFSET else transaction.last_offset,

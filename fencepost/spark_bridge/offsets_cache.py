@@ -1,4 +1,4 @@
-"""The bounds of logs, remembered between the triggers of a stream.
+"""The offsets of logs, cached between the triggers of a stream.
 
 Rule: a log is walked from where the last walk ended, and not at all if its files have not changed. What was
 remembered is dropped if the files are not a continuation of what they were.
@@ -14,17 +14,17 @@ from fencepost.spark_bridge.losses import Report
 from fencepost.spark_bridge.partition_files import PartitionFiles
 
 
-class _Surveyed(NamedTuple):
+class _CachedOffsets(NamedTuple):
     log: PartitionFiles
     offsets: LogOffsets
 
 
-class Surveys:
-    """Finds the bounds of logs, and remembers them."""
+class LogOffsetsCache:
+    """Finds the offsets of logs, and caches them."""
 
     def __init__(self, report: Report | None) -> None:
         self._report = report
-        self._known: dict[TopicPartition, _Surveyed] = {}
+        self._known: dict[TopicPartition, _CachedOffsets] = {}
 
     def find(self, log: PartitionFiles) -> LogOffsets:
         """The bounds of a log; raises what `find_log_offsets` raises."""
@@ -35,7 +35,7 @@ class Surveys:
             log.walked.update(known.log.walked)
         if known is None or log != known.log:
             since = None if known is None else known.offsets
-            known = _Surveyed(log, find_log_offsets(log, since=since, report=self._report))
+            known = _CachedOffsets(log, find_log_offsets(log, since=since, report=self._report))
             self._known[log.partition] = known
         return known.offsets
 
