@@ -27,7 +27,7 @@ from fencepost.broker.settings import ConnectionSettings
 from fencepost.cli.serve import memory_line
 from fencepost.journal.compaction import KEYS_MAX
 from fencepost.lab.broker_recording import EVENTS_KEPT
-from fencepost.lab.search_book import RUNNING_MAX
+from fencepost.lab.search_jobs import RUNNING_MAX
 from fencepost.lab.server import BODY_BYTES_MAX
 from fencepost.lab.workers import MIB, WorkLimits
 from fencepost.protocol.batch_work import BYTES_PER_WORK, COMPRESSED_RECORDS_MAX, REQUEST_WORK_MAX

@@ -23,7 +23,7 @@ class BadRequest(FencepostError):
 
 @attrs.frozen
 class Arguments:
-    """The arguments that were `given`, by key; null is as good as none."""
+    """The arguments that were `given`, by key; null means not given."""
 
     given: Mapping[str, object]
 
@@ -39,11 +39,11 @@ class Arguments:
             raise BadRequest(f"{key} is {value!r:.80}, but must be {_KINDS[kind]}")
         return cast("ValueT | None", value)
 
-    def number(self, key: str, usual: int, *, least: int, most: int) -> int:
-        """A number, or the usual one. BadRequest if it is none, or too small or large."""
+    def number(self, key: str, default: int, *, least: int, most: int) -> int:
+        """A number, or the default. BadRequest if it is not a whole number from `least` to `most`."""
         value = self.given.get(key)
         if value is None:
-            return usual
+            return default
         if type(value) is not int or not least <= value <= most:
             raise BadRequest(f"{key} is {value!r:.80}, but must be a whole number from {least} to {most}")
         return value

@@ -1,7 +1,7 @@
 """Records what happens at a running broker as a history, the same that the simulator draws: the space-time
 table of a failed test, its drawing, and the steps that the lab follows (feed.py).
 
-Rule: it looks and never touches. It keeps the last events, bounded, and says how many it left out.
+Rule: it only observes. It keeps the last events, at most EVENTS_KEPT, and says how many it left out.
 """
 
 # A broker sees its side of the network only. A request is drawn when the broker takes it, as if it had just
@@ -22,7 +22,7 @@ from fencepost.broker.contract import Append, Durable, Input, Outcome, Received,
 from fencepost.broker.faults import UNNAMED
 from fencepost.broker.node import Node
 from fencepost.faults.phrases import BROKER
-from fencepost.lab.unseen import UNSEEN
+from fencepost.lab.hidden_clients import HIDDEN_CLIENTS
 from fencepost.protocol.frames import RequestFrame
 from fencepost.protocol.messages import API_BY_REQUEST, Api, Follow
 from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
@@ -84,7 +84,7 @@ class BrokerEvents:
 
     def asked(self, to: ReplyTo, arrived: RequestFrame) -> None:
         client, request = lane_of(arrived.client_id), arrived.request
-        if client in UNSEEN or type(request).__name__ in _UNTOLD:
+        if client in HIDDEN_CLIENTS or type(request).__name__ in _UNTOLD:
             return
         while len(self._asked) >= ASKED_MAX:
             del self._asked[next(iter(self._asked))]
@@ -174,7 +174,9 @@ class Recording(BrokerEvents):
     def history(self, title: str = "what happened") -> History:
         """Everything that is kept. `title`: the heading of its table and drawing."""
         known: set[int] = set()
-        events = tuple(each for event in self._events[:] if (each := whole(event, known)) is not None)
+        events = tuple(
+            each for event in self._events[:] if (each := with_known_messages(event, known)) is not None
+        )
         clients = dict.fromkeys(
             lane
             for event in events
@@ -227,8 +229,10 @@ def lane_of(client_id: str) -> str:
     return f"{name} (a client)" if name == BROKER else name
 
 
-def whole(event: Event, known: set[int]) -> Event | None:
-    """The event, unless it speaks of a message that is not known; `known` gets the message that leaves."""
+def with_known_messages(event: Event, known: set[int]) -> Event | None:
+    """The event, without references to messages that are not in `known`; None for the arrival or the loss of
+    such a message. Adds the message that is sent.
+    """
     match event:
         case Sent(number=number, answers=answers):
             known.add(number)

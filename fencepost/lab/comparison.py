@@ -27,10 +27,10 @@ def compare(left: RunDocument, right: RunDocument) -> ComparedRuns:
 
 def _divergence(left: list[StepEntry], right: list[StepEntry]) -> tuple[int, int] | None:
     for number, (one, other) in enumerate(zip_longest(left, right)):
-        if one is None or other is None or _what(one) != _what(other):
+        if one is None or other is None or _key(one) != _key(other):
             return max(min(number, len(left) - 1), 0), max(min(number, len(right) - 1), 0)
     return None
 
 
-def _what(step: StepEntry) -> tuple[str, str, str]:
+def _key(step: StepEntry) -> tuple[str, str, str]:
     return step["kind"], step["lane"], step["text"]

@@ -1,4 +1,4 @@
-"""What a history does not hold: what each step changed in nodes and readers, and what its messages said.
+"""What a history does not contain: what each step changed in nodes and readers, and what its messages said.
 
 Rule: it holds values by the number of a step or message, wherever they come from: the observer of a simulated
 world (observer.py), of an explored one, or of a running broker.
@@ -45,14 +45,14 @@ class MessageDetails:
 @attrs.define(eq=False)
 class Details:
     """By step: the `changes` of states, the `values` of batches, the `points` of the protocol and the
-    `whys`. By number: `messages`. By rule: `breaches`, the steps that broke them. `state` is what the changes
-    add up to.
+    `reasons`. By number: `messages`. By rule: `breaches`, the steps that broke them. `state` is what the
+    changes add up to.
     """
 
     changes: dict[int, Changes] = attrs.Factory(dict[int, dict[str, Any]])
     values: dict[int, tuple[str, ...]] = attrs.Factory(dict[int, tuple[str, ...]])
     messages: dict[int, MessageDetails] = attrs.Factory(dict[int, MessageDetails])
-    whys: dict[int, Reason] = attrs.Factory(dict[int, Reason])
+    reasons: dict[int, Reason] = attrs.Factory(dict[int, Reason])
     points: dict[int, str] = attrs.Factory(dict[int, str])
     breaches: dict[str, int] = attrs.Factory(dict[str, int])
     state: Changes = attrs.Factory(dict[str, Any])
@@ -86,8 +86,8 @@ def shown_by(events: Sequence[Event], where: TopicPartition, began: int) -> int:
     return len(events) - 1
 
 
-def life_after(event: Struck) -> Changes:
-    """What a fault, or its end, makes of the participant that it strikes."""
+def participant_change(event: Struck) -> Changes:
+    """How a fault, or its end, changes the state of the participant that it strikes."""
     word, key = fault_word(event), f"participant/{event.participant}"
     if word in SILENT_FROM:
         return {key: "paused" if word == "pause" else "down"}

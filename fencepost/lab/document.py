@@ -16,7 +16,7 @@ import attrs
 
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.lab.details import NO_DETAILS, Details
-from fencepost.lab.rules import Reason, Why
+from fencepost.lab.rules import Reason, ReasonEntry
 from fencepost.lab.run_reasons import late_reason, loss_reason, retry_reason
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition, TransactionResult, TransactionState
@@ -142,7 +142,7 @@ class StepEntry(TypedDict):
     batch: NotRequired[int]
     transactions: NotRequired[list[str]]
     flags: NotRequired[list[str]]
-    why: NotRequired[Why]
+    why: NotRequired[ReasonEntry]
     point: NotRequired[str]
     changes: NotRequired[dict[str, Json]]
 
@@ -497,7 +497,7 @@ def _steps(
         flags = [*_flags(event, message, messages), *(["violation"] if place in wrong else [])]
         if flags:
             step["flags"] = flags
-        why = details.whys.get(place) or _why(event, message, messages)
+        why = details.reasons.get(place) or _why(event, message, messages)
         if why is not None:
             step["why"] = why.as_json()
         if point := details.points.get(place):

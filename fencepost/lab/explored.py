@@ -1,4 +1,5 @@
-"""Watches a path through explored worlds while its history is made, and finds what the history does not hold.
+"""Observes a path through explored worlds while its history is made, and collects what the history does not
+contain.
 
 The explorer keeps states and what was sent, but not the decisions between them. So each step of the broker is
 taken once more, from a copy of the state before it, and its inputs and outcomes are explained as those of a
@@ -145,13 +146,13 @@ class PathObserver(PathWatch):
                 case Bounded():
                     reason = bound_reason(broker.node.logs[event.partition].partition)
                 case Sent(source=source) if source == BROKER_NAME:
-                    reason = self._sent_because(event, broker)
+                    reason = self._reason_of_send(event, broker)
                 case _:
                     pass
             if reason is not None:
-                self.details.whys.setdefault(place, reason)
+                self.details.reasons.setdefault(place, reason)
 
-    def _sent_because(self, sent: Sent, broker: ExploredBroker) -> Reason | None:
+    def _reason_of_send(self, sent: Sent, broker: ExploredBroker) -> Reason | None:
         asked = {number: slot for slot, (number, _) in self.told.asked.items() if number is not None}
         if sent.answers is None:
             slot = asked.get(sent.number)

@@ -1,6 +1,6 @@
-"""What a broker writes for those who follow it: each event of its recording, and what that changed.
+"""What a broker provides for its followers: each event of its recording, and what that changed.
 
-Rule: an observer looks and never touches. Nothing here grows with the life of the broker.
+Rule: an observer changes nothing. Nothing here grows with the time for which the broker runs.
 """
 
 # A node decides in a step, before it writes. So what a step has changed of a log waits until its appends are
@@ -23,11 +23,11 @@ from fencepost.broker.transactions.state import Transactions
 from fencepost.faults.phrases import BROKER
 from fencepost.lab.append_reasons import bound_reason
 from fencepost.lab.broker_recording import ASKED_MAX, LABEL_MAX, BrokerEvents, lane_of
-from fencepost.lab.details import batch_values, life_after, reply_details, request_details
+from fencepost.lab.details import batch_values, participant_change, reply_details, request_details
+from fencepost.lab.hidden_clients import HIDDEN_CLIENTS
 from fencepost.lab.node_state import Changes, ClusterState, UnwrittenChanges, touched_by
 from fencepost.lab.reasons import explain
 from fencepost.lab.rules import Reason, reason_of_reply
-from fencepost.lab.unseen import UNSEEN
 from fencepost.lab.wire_steps import NOTHING, About, pack
 from fencepost.protocol.frames import RequestFrame
 from fencepost.protocol.messages import Fetch
@@ -102,7 +102,7 @@ class StepFeed(BrokerEvents):
 
     def _reads(self, client: str, request: Fetch) -> None:
         """A reader has come to these offsets."""
-        if client in UNSEEN:
+        if client in HIDDEN_CLIENTS:
             return
         moved: list[str] = []
         for part in request.partitions:
@@ -178,7 +178,7 @@ class StepFeed(BrokerEvents):
     def _add(self, event: Event) -> None:
         changes, self._pending = self._pending, {}
         if isinstance(event, Struck) and event.participant:
-            changes |= life_after(event)
+            changes |= participant_change(event)
         about = self._about
         if isinstance(event, Bounded) and self._node is not None:
             about = About(why=bound_reason(self._node.logs[event.partition].partition))

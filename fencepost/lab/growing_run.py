@@ -1,4 +1,4 @@
-"""A run that goes on: its document grows step by step, and its oldest steps go.
+"""A run that continues: its document grows step by step, and its oldest steps are dropped.
 
 Rule: what a page holds is a document of a part of the run. Its steps, messages and batches have their places
 in that part; a `Mark` says where the part begins and how far the page has come.
@@ -29,7 +29,7 @@ import attrs
 
 from fencepost.broker.feed import BASE_KEYS_MAX
 from fencepost.faults.phrases import BROKER
-from fencepost.lab.broker_recording import whole
+from fencepost.lab.broker_recording import with_known_messages
 from fencepost.lab.details import Details, MessageDetails
 from fencepost.lab.document import FORMAT, RunFacts, document, machine
 from fencepost.lab.feed import ISOLATION, START
@@ -134,7 +134,7 @@ class GrowingRun:
     _at: int = 0
     _shift: int = -(1 << 63)
     _is_new: bool = True
-    _lives: int = 0
+    _processes: int = 0
 
     @property
     def _steps_max(self) -> int:
@@ -146,13 +146,13 @@ class GrowingRun:
         """How many steps there have been."""
         return self.first + len(self._steps)
 
-    # --- lives of the broker's process
+    # --- processes of the broker
 
-    def begin_life(self, base: Changes) -> None:
+    def begin_process(self, base: Changes) -> None:
         """The events of another process follow; `base` is the state before the first of them."""
-        self._lives += 1
+        self._processes += 1
         self._is_new, self._numbers_before = True, self._number
-        if self._lives > 1:
+        if self._processes > 1:
             lost = {each.event.number for each in self._open if isinstance(each.event, Sent)}
             lost -= {each.event.number for each in self._open if isinstance(each.event, Arrived | Lost)}
             gone = [key for key in self._details.state if key.startswith(("log/", "txn/", "producer/"))]
@@ -164,7 +164,7 @@ class GrowingRun:
             self._say("was like this before", base)
 
     def miss(self, count: int, base: Changes) -> None:
-        """The broker no longer keeps so many events that come next; `base` is the state after them."""
+        """`count` events are missing, because the broker has dropped them; `base` is the state after them."""
         self._say(f"{count:,} steps are missing: the broker has left them out", base)
 
     def _say(self, label: str, changes: Changes) -> None:
@@ -177,7 +177,9 @@ class GrowingRun:
     def _placed_in_time(self, observed: Observed) -> Observed:
         """The event with the time, the numbers and the lanes of the whole run."""
         event = observed.event
-        if self._is_new and event.at + self._shift < self._at:  # the first life, or the machine was rebooted
+        if (
+            self._is_new and event.at + self._shift < self._at
+        ):  # the first process, or the machine was rebooted
             self._shift = self._at - event.at
         self._is_new = False
         self._at = max(self._at, event.at + self._shift)
@@ -189,7 +191,7 @@ class GrowingRun:
         for name in ("source", "target", "participant"):
             if hasattr(event, name):
                 changes[name] = self._lane(getattr(event, name))
-        if isinstance(event, Called) and event.label == START and self._lives > 1:
+        if isinstance(event, Called) and event.label == START and self._processes > 1:
             event = Struck(event.at, participant=BROKER, label="restart")
         return observed._replace(event=attrs.evolve(event, **changes))
 
@@ -207,7 +209,7 @@ class GrowingRun:
         fresh: list[_Placed] = []
         for each in observed:
             self._carried.update(self._isolations(each.changes))
-            event = whole(each.event, known)
+            event = with_known_messages(each.event, known)
             if event is not None:
                 place = self.end + len(fresh)
                 fresh.append(_Placed(place, event, each.about))
@@ -363,7 +365,7 @@ class GrowingRun:
         """The mark of a page that has everything that is kept."""
         return Mark(self.version, self.first, self.first_batch)
 
-    def whole(self) -> Entry:
+    def full_document(self) -> Entry:
         """The document of everything that is kept."""
         mark = self.mark
         steps = [_step_for(step, mark) for step in self._steps]
@@ -462,7 +464,7 @@ def _details(items: Sequence[_Placed]) -> Details:
         elif about.values is not None:
             details.values[position] = about.values
         if about.why is not None:
-            details.whys[position] = about.why
+            details.reasons[position] = about.why
     return details
 
 

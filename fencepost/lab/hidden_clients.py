@@ -10,4 +10,4 @@ from typing import Final
 ASSERTING_CLIENT: Final = "fencepost-assertions"
 FIXTURE_CLIENT: Final = "fencepost-fixtures"
 LAB_CLIENT: Final = "fencepost-lab"
-UNSEEN: Final = frozenset({ASSERTING_CLIENT, FIXTURE_CLIENT, LAB_CLIENT})
+HIDDEN_CLIENTS: Final = frozenset({ASSERTING_CLIENT, FIXTURE_CLIENT, LAB_CLIENT})

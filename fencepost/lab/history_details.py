@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fencepost.broker.partitions.partition import CACHED_BATCHES_MAX
-from fencepost.lab.details import Details, life_after
+from fencepost.lab.details import Details, participant_change
 from fencepost.lab.node_state import transaction_state
 from fencepost.protocol.terms import NO_COORDINATOR_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TransactionResult
 from fencepost.simulator.world.history import (
@@ -47,7 +47,7 @@ def _changes(event: Event, state: dict[str, Any]) -> Iterable[tuple[str, Any]]:
         case Truncated(partition=where, next_offset=end, node=node):
             yield f"log/{where}", {**_log(state, str(where), node), "end": end}
         case Struck(participant=lane) if f"participant/{lane}" in state:
-            yield from life_after(event).items()
+            yield from participant_change(event).items()
         case _:
             pass
 

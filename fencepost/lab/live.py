@@ -1,7 +1,7 @@
 """Follows a real broker: one task fetches its steps as long as somebody looks at a page, and the run grows.
 
-Rule: every state is said in a sentence: following, waiting for a broker that is gone, or refused, and what to
-do about it. A broker that comes back is followed again.
+Rule: the status is always a sentence: following, waiting for a broker that is gone, or refused and what to do
+about it. A broker that comes back is followed again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fencepost.client.shells.aio import AsyncAdmin
 from fencepost.faults.phrases import BROKER
 from fencepost.lab.document import RunFacts
 from fencepost.lab.growing_run import Entry, GrowingRun, Mark, Observed
-from fencepost.lab.unseen import LAB_CLIENT
+from fencepost.lab.hidden_clients import LAB_CLIENT
 from fencepost.lab.wire_steps import UnreadableStep, unpack, unpack_changes
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.messages import BrokerStatusReply, FollowReply
@@ -27,8 +27,8 @@ from fencepost.protocol.messages import BrokerStatusReply, FollowReply
 WAIT_MS: Final = 500
 TRY_MS: Final = 1_500  # until a broker counts as gone
 PAUSE_S: Final = 0.25  # between attempts
-LOOKED_AT_S: Final = 15.0  # after the last question of a page
-NEWS_S: Final = 0.4  # a question of a page waits that long for news
+PAGE_OPEN_S: Final = 15.0  # after its last request, a page counts as closed
+UPDATE_WAIT_S: Final = 0.4  # a request of a page waits that long for something new
 
 
 class Stage(Enum):
@@ -55,9 +55,9 @@ class Live:
     security: SecuritySettings = attrs.Factory(SecuritySettings)
     run: GrowingRun = attrs.field(init=False)
     status: LiveStatus = attrs.field(init=False)
-    _life: str = ""
+    _run_id: str = ""
     _passed: int = 0
-    _looked_at: float = -math.inf
+    _last_request_at: float = -math.inf
     _news: trio.Event = attrs.Factory(trio.Event)
     _page: trio.Event = attrs.Factory(trio.Event)
 
@@ -69,11 +69,11 @@ class Live:
 
     async def answer(self, after: str) -> Entry:
         """What is new since the mark of a page, or soon will be; the whole document if it has none."""
-        self._looked_at = trio.current_time()
+        self._last_request_at = trio.current_time()
         self._page.set()
         mark, text = Mark.read(after), self.status.text
         if mark is not None and mark.version == self.run.version:
-            with trio.move_on_after(NEWS_S):
+            with trio.move_on_after(UPDATE_WAIT_S):
                 while mark.version == self.run.version and text == self.status.text:
                     await self._news.wait()
         growth = None if mark is None else self.run.growth(mark)
@@ -82,7 +82,7 @@ class Live:
             "status": {"stage": self.status.stage.value, "text": self.status.text, "broker": self.address},
             "mark": str(now),
             "steps": self.run.end,
-            "document": self.run.whole() if growth is None else None,
+            "document": self.run.full_document() if growth is None else None,
             "growth": growth,
         }
 
@@ -91,7 +91,7 @@ class Live:
     async def follow(self) -> None:
         """Follow the broker until cancelled, while a page is looked at."""
         while True:
-            if trio.current_time() - self._looked_at > LOOKED_AT_S:
+            if trio.current_time() - self._last_request_at > PAGE_OPEN_S:
                 self._page = trio.Event()
                 await self._page.wait()
             try:
@@ -110,8 +110,8 @@ class Live:
             **self.security,
         ) as admin:
             self.run.facts = _facts(await admin.broker_status())
-            while trio.current_time() - self._looked_at <= LOOKED_AT_S:
-                reply = await admin.follow(self._life, self._passed, wait_ms=WAIT_MS)
+            while trio.current_time() - self._last_request_at <= PAGE_OPEN_S:
+                reply = await admin.follow(self._run_id, self._passed, wait_ms=WAIT_MS)
                 if not reply.run:
                     text = f"{self.address} was started without --follow: stop it and start it again with "
                     self._say(Stage.REFUSED, f"{text}--follow")
@@ -120,9 +120,9 @@ class Live:
 
     def _take(self, reply: FollowReply) -> None:
         base = unpack_changes(reply.base)
-        if reply.run != self._life:
-            self._life = reply.run
-            self.run.begin_life(base)
+        if reply.run != self._run_id:
+            self._run_id = reply.run
+            self.run.begin_process(base)
         elif reply.missed:
             self.run.miss(reply.missed, base)
         self.run.grow([Observed(*unpack(step.event), unpack_changes(step.changes)) for step in reply.steps])
@@ -143,7 +143,7 @@ class Live:
                 self._say(Stage.REFUSED, f"{self.address} runs another version of Fencepost: {problem}")
             case _:
                 text = f"waiting for {self.address}: no broker answers there"
-                never = "" if self._life else "; start one with `fencepost serve DIRECTORY --follow`"
+                never = "" if self._run_id else "; start one with `fencepost serve DIRECTORY --follow`"
                 self._say(Stage.WAITING, text + never)
 
     def _say(self, stage: Stage, text: str, *, is_news: bool = True) -> None:

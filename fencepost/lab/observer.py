@@ -1,10 +1,10 @@
-"""Watches a simulated world beside its recorder, and finds what the history does not hold.
+"""Observes a simulated world next to its recorder, and collects what the history does not contain.
 
-A change belongs to the step that shows it: of a batch, its append; of a bound, its move; of everything else
-the latest step. A node changes its state when it decides, which is before it writes (broker/node.py). So the
-changes of a log wait until the appends of that step are written; those of a node that dies before are gone.
+A change belongs to the step that shows it: for a batch its append, for a bound its move, otherwise the latest
+step. A node changes its state when it decides, which is before it writes (broker/node.py). So the
+changes of a log wait until the appends of that step are written; if the node dies before, they are dropped.
 
-Rule: it looks and never touches; a world runs the same with it and without it.
+Rule: it only observes; a world runs the same with it and without it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from fencepost.simulator.world.network import Channel, Message, ReplyMessage, Re
 from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.recording import Recorder
 
-LIVES: Final = {
+PARTICIPANT_STATES: Final = {
     Life.STARTS: "up",
     Life.RESTARTS: "up",
     Life.RESUMES: "up",
@@ -58,8 +58,8 @@ LIVES: Final = {
 
 @attrs.define(eq=False)
 class RunObserver:
-    """The details of a run, found while it goes on. `looked` is how many events had happened when it looked
-    last.
+    """The details of a run, collected while it runs. `processed`: how many events had happened at its last
+    update.
     """
 
     run: Run
@@ -72,7 +72,7 @@ class RunObserver:
     replies: dict[tuple[str, ReplyTo], Reason] = attrs.Factory(dict[tuple[str, ReplyTo], Reason])
     asked: dict[tuple[str, int], Reason] = attrs.Factory(dict[tuple[str, int], Reason])
     arrived: tuple[ReplyTo, int] = (ReplyTo(0, 0), 0)  # the request that was taken last, and its step
-    looked: int = 0
+    processed: int = 0
     breaches: int = 0
     unwritten: UnwrittenChanges = attrs.Factory(UnwrittenChanges)
 
@@ -91,24 +91,26 @@ class RunObserver:
         events.subscribe(LifeChanged, self._life)
         events.subscribe(RecordsRead, self._read)
         for kind in (MessageLost, CallBegan):
-            events.subscribe(kind, self._happened)
+            events.subscribe(kind, self._before_event)
 
     @property
     def _latest(self) -> int:
         return len(self.recorder.events) - 1
 
-    # --- what moved by itself before an event
+    # --- what changed before an event
 
-    def _happened(self, _: object) -> None:
-        """Readers that moved, and rules that were broken, since the last look: that was at the step then."""
-        self._look(self.looked - 1)
+    def _before_event(self, _: object) -> None:
+        """Readers that moved, and rules that were broken, since the last update: they belong to the step
+        then.
+        """
+        self._update(self.processed - 1)
 
-    def _look(self, step: int) -> None:
+    def _update(self, step: int) -> None:
         self._readers(step)
         for breach in self.run.breaches[self.breaches :]:
             self.details.breaches.setdefault(breach.rule, max(step, 0))
         self.breaches = len(self.run.breaches)
-        self.looked = len(self.recorder.events)
+        self.processed = len(self.recorder.events)
 
     def _readers(self, step: int) -> None:
         for process in self.run.world.processes:
@@ -131,56 +133,56 @@ class RunObserver:
 
     def _read(self, _: RecordsRead) -> None:
         """The step of these records is already there; it moved the reader."""
-        self._look(self._latest)
+        self._update(self._latest)
 
     # --- messages
 
     def _message(self, channel: Channel, message: Message) -> None:
-        began = self.looked
-        self._look(began - 1)
+        began = self.processed
+        self._update(began - 1)
         known = self.recorder.numbers.get(id(message))
         if known is None or len(self.recorder.events) == began:
             return
         match message:
             case RequestMessage():
                 self.details.messages[known[1]] = request_details(message.request)
-                self._because(began, self.asked.pop((channel.source, message.token), None))
+                self._set_reason(began, self.asked.pop((channel.source, message.token), None))
             case ReplyMessage():
                 self.details.messages[known[1]] = found = reply_details(message.error, message.body)
                 to = ReplyTo(channel.connection.number, message.token)
                 reason, api = self.replies.pop((channel.source, to), None), self.recorder.asked[to][1].name
-                self._because(began, reason_of_reply(channel.source, api, found.error, reason))
+                self._set_reason(began, reason_of_reply(channel.source, api, found.error, reason))
             case _:
                 pass
 
     def _taken(self, taken: MessageTaken) -> None:
-        began = self.looked
-        self._look(began - 1)
+        began = self.processed
+        self._update(began - 1)
         if len(self.recorder.events) > began and isinstance(taken.message, RequestMessage):
             self.arrived = (ReplyTo(taken.channel.connection.number, taken.message.token), began)
 
-    def _because(self, step: int, reason: Reason | None) -> None:
+    def _set_reason(self, step: int, reason: Reason | None) -> None:
         """Note the reason of a step; only the first one counts."""
         if reason is not None:
-            self.details.whys.setdefault(step, reason)
+            self.details.reasons.setdefault(step, reason)
 
     # --- faults and clients
 
     def _fault(self, fault: FaultStruck | FaultEnded) -> None:
-        self._look(self.looked - 1)
-        self._because(self._latest, fault_reason(self.run, fault))
+        self._update(self.processed - 1)
+        self._set_reason(self._latest, fault_reason(self.run, fault))
 
     def _call_ended(self, ended: CallEnded) -> None:
-        began, failure = self.looked, ended.resolved.failure
-        self._look(began - 1)
+        began, failure = self.processed, ended.resolved.failure
+        self._update(began - 1)
         if failure is not None and len(self.recorder.events) > began:
-            self._because(self._latest, conclusion_reason(ended.process.participant, failure))
+            self._set_reason(self._latest, conclusion_reason(ended.process.participant, failure))
 
     # --- nodes
 
     def _stepped(self, step: NodeStepped) -> None:
-        host, began = step.node.host, self.looked
-        self._look(began - 1)
+        host, began = step.node.host, self.processed
+        self._update(began - 1)
         if host is None:
             return
         name = step.node.participant
@@ -197,7 +199,7 @@ class RunObserver:
         self.replies.update({(name, to): reason for to, reason in found.replies.items()})
         self.asked.update({(name, token): reason for token, reason in found.sends.items()})
         if isinstance(step.arrived, Received) and self.arrived[0] == step.arrived.to:
-            self._because(self.arrived[1], found.arrival)
+            self._set_reason(self.arrived[1], found.arrival)
 
     def _bounds(self, node: Node, began: int) -> None:
         """The bounds that moved in this step."""
@@ -205,17 +207,19 @@ class RunObserver:
         for place in range(began, len(events)):
             event = events[place]
             if isinstance(event, Bounded):
-                self._because(place, bound_reason(node.logs[event.partition].partition))
+                self._set_reason(place, bound_reason(node.logs[event.partition].partition))
             elif isinstance(event, Truncated):
-                self._because(place, truncation_reason(event.node, str(event.partition), event.next_offset))
+                self._set_reason(
+                    place, truncation_reason(event.node, str(event.partition), event.next_offset)
+                )
 
     def _act_done(self, done: ActDone) -> None:
-        act, began = done.act, self.looked
-        self._look(began - 1)
+        act, began = done.act, self.processed
+        self._update(began - 1)
         if isinstance(act, Append):
             reason = self.appends.get(done.node.participant, {}).pop(id(act), None)
             if len(self.recorder.events) > began:
-                self._because(self._latest, reason)
+                self._set_reason(self._latest, reason)
             self._values(act, began)
             self.details.put(self._latest, self.unwritten.written(done.node.participant, act.partition))
 
@@ -225,7 +229,7 @@ class RunObserver:
             self.details.values[len(events) - 1] = batch_values(append)
 
     def _killed(self, killed: NodeKilled) -> None:
-        self._look(self.looked - 1)
+        self._update(self.processed - 1)
         name = killed.node.participant
         self.appends.pop(name, None)
         self.unwritten.forget(name)
@@ -233,9 +237,11 @@ class RunObserver:
             self.details.put(self._latest, changes)
 
     def _life(self, life: LifeChanged) -> None:
-        self._look(self.looked - 1)
+        self._update(self.processed - 1)
         if life.participant not in self.recorder.unseen:
-            self.details.put(self._latest, {f"participant/{life.participant}": LIVES[life.change]})
+            self.details.put(
+                self._latest, {f"participant/{life.participant}": PARTICIPANT_STATES[life.change]}
+            )
 
     # --- the end
 
@@ -244,7 +250,7 @@ class RunObserver:
         events = self.recorder.events
         places = {
             (event.node, _log_of(event)): place
-            for place, event in enumerate(events[self.looked :], start=self.looked)
+            for place, event in enumerate(events[self.processed :], start=self.processed)
             if isinstance(event, Appended | Coordinated)
         }
         for (name, where), (changes, _) in self.unwritten.waiting.items():
@@ -253,12 +259,12 @@ class RunObserver:
             self.details.put(places.get((name, log), self._latest), changes)
         self.unwritten.waiting.clear()
         # A judge stopped the world before these were written; a dictionary keeps their order.
-        for place in range(self.looked, len(events)):
+        for place in range(self.processed, len(events)):
             event = events[place]
             if isinstance(event, Appended | Coordinated):
                 waiting = self.appends.get(event.node, {})
-                self._because(place, waiting.pop(next(iter(waiting), 0), None))
-        self._look(self._latest)
+                self._set_reason(place, waiting.pop(next(iter(waiting), 0), None))
+        self._update(self._latest)
 
 
 def consumer_of(process: ClientProcess) -> ConsumerMachine | None:

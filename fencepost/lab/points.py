@@ -24,7 +24,7 @@ from fencepost.simulator.world.world import ADMIN, World
 
 _LEAVES: Final = frozenset({PointKind.SENDS, PointKind.SENDS_REPLY, PointKind.ANSWERS})
 _ARRIVES: Final = frozenset({PointKind.RECEIVES, PointKind.RECEIVES_REPLY})
-_LIVES: Final = {
+_FAULT_WORDS: Final = {
     PointKind.CRASHES: "crash",
     PointKind.DIES: "crash",
     PointKind.RESTARTS: "restart",
@@ -105,8 +105,8 @@ class StepPoints(ProtocolEvents):
             left = events[latest]
             is_it = isinstance(left, Sent) and (left.source, left.target) == (event.who, event.whom)
             return latest if is_it else None
-        if event.kind in _LIVES:
-            return self._strike_of(event.who, _LIVES[event.kind])
+        if event.kind in _FAULT_WORDS:
+            return self._strike_of(event.who, _FAULT_WORDS[event.kind])
         kind = _SHOWN_BY.get(event.kind)
         return latest if kind is not None and isinstance(shown, kind) else None
 

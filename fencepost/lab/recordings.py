@@ -4,7 +4,7 @@
     record_result(result)    a RunResult of simulate(), of a scenario, of a shrunk run
     record_explored(found)   the trace of explore(), if it found a violation
 
-Rule: a run goes the same way with a watcher and without one, so a document shows the run that was judged.
+Rule: a run is the same with and without an observer, so a document shows the run that was judged.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from fencepost.simulator.world.recording import Recorder
 def record(case: Case) -> RunDocument:
     """The document of a scenario's case, which is run for it."""
     watch = _Watch()
-    recorded = record_case(case, watch.also)
+    recorded = record_case(case, watch.attach)
     return watch.document(recorded.history, recorded.result)
 
 
 def record_result(result: RunResult) -> RunDocument:
     """The document of a run that is over; it is run again."""
     watch = _Watch()
-    return watch.document(result.record(watch.also), result)
+    return watch.document(result.record(watch.attach), result)
 
 
 def record_explored(found: Explored) -> RunDocument | None:
@@ -72,13 +72,13 @@ def _decisive(history: History) -> int:
 
 @attrs.define(eq=False)
 class _Watch:
-    """The other watcher of a run: what the recorder does not keep."""
+    """The observers of a run, besides the recorder."""
 
     run: Run = attrs.field(init=False)
     observer: RunObserver = attrs.field(init=False)
     points: StepPoints = attrs.field(init=False)
 
-    def also(self, run: Run, recorder: Recorder) -> None:
+    def attach(self, run: Run, recorder: Recorder) -> None:
         """Called before the first event."""
         self.run, self.observer = run, RunObserver(run, recorder)
         self.observer.attach()

@@ -12,7 +12,7 @@ import attrs
 from fencepost.protocol.errors import ErrorCode
 
 
-class Why(TypedDict):
+class ReasonEntry(TypedDict):
     """A reason in a document."""
 
     text: str
@@ -32,9 +32,9 @@ class Reason:
     table: str = ""
     error: str = ""
 
-    def as_json(self) -> Why:
+    def as_json(self) -> ReasonEntry:
         """Its fields that are not empty."""
-        why: Why = {"text": self.text, "rule": self.rule, "source": self.source}
+        why: ReasonEntry = {"text": self.text, "rule": self.rule, "source": self.source}
         if self.table:
             why["table"] = self.table
         if self.error:
@@ -160,9 +160,9 @@ PART_ERROR: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 def reason_of_reply(name: str, api: str, error: str | None, reason: Reason | None) -> Reason | None:
-    """Why a node answers with this error, or without one. `reason`: the first ruling about the request, if
-    there was one. Its error may differ: a part of a request may have an error of its own, and an old client
-    gets an error that it knows.
+    """ReasonEntry a node answers with this error, or without one. `reason`: the first ruling about the
+    request, if there was one. Its error may differ: a part of a request may have an error of its own, and an
+    old client gets an error that it knows.
     """
     if error is None:
         return None if reason is None or reason.error else reason

@@ -25,7 +25,7 @@ FAILED: Final = "failed"
 
 
 @attrs.define(eq=False)
-class PageSearch:
+class SearchJob:
     """One search: its `state`, its last `progress`, and the `error` that ended it."""
 
     kind: str
@@ -36,12 +36,12 @@ class PageSearch:
 
 
 @attrs.define(eq=False)
-class SearchBook:
+class SearchJobs:
     """All searches of a lab, by number."""
 
     limits: WorkLimits
     nursery: trio.Nursery
-    searches: OrderedDict[int, PageSearch] = attrs.Factory(OrderedDict[int, PageSearch])
+    searches: OrderedDict[int, SearchJob] = attrs.Factory(OrderedDict[int, SearchJob])
     _last: int = 0
 
     def begin(self, described: Mapping[str, Any]) -> int:
@@ -52,7 +52,7 @@ class SearchBook:
                 f"{len(running)} searches are running already: stop one, or wait until one ends", status=429
             )
         self._last += 1
-        search = PageSearch(str(described.get("kind")))
+        search = SearchJob(str(described.get("kind")))
         self.searches[self._last] = search
         for number in [number for number, each in self.searches.items() if each.state != RUNNING]:
             if len(self.searches) > KEPT_MAX:
@@ -80,12 +80,12 @@ class SearchBook:
             "error": search.error,
         }
 
-    def _search(self, number: int) -> PageSearch:
+    def _search(self, number: int) -> SearchJob:
         if number not in self.searches:
             raise Unplayable(f"there is no search {number}", status=404)
         return self.searches[number]
 
-    async def _run(self, search: PageSearch, described: Mapping[str, Any]) -> None:
+    async def _run(self, search: SearchJob, described: Mapping[str, Any]) -> None:
         try:
             with search.scope:
                 with trio.move_on_after(self.limits.search_seconds_max) as time_limit:
@@ -96,7 +96,7 @@ class SearchBook:
         except Unplayable as problem:
             search.state, search.error = FAILED, str(problem)
 
-    async def _follow(self, search: PageSearch, described: Mapping[str, Any]) -> None:
+    async def _follow(self, search: SearchJob, described: Mapping[str, Any]) -> None:
         async with worker(self.limits) as started:
             await started.is_ready()
             await started.ask({"do": "search", "search": dict(described)})

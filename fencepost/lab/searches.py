@@ -126,18 +126,18 @@ def _told(finding: SeedFinding, kind: WorldKind, *, is_known: bool) -> Progress:
 
 def _explore(search: Search) -> None:
     """Every state, up to the first violation."""
-    usual = ExploreConfig()
+    defaults = ExploreConfig()
     config = ExploreConfig(
-        producers=search.asked.number("producers", usual.producers, least=1, most=COUNT_MAX),
-        transactions=search.asked.number("transactions", usual.transactions, least=1, most=COUNT_MAX),
-        retries=search.asked.number("retries", usual.retries, least=0, most=COUNT_MAX),
-        partitions=search.asked.number("partitions", usual.partitions, least=1, most=COUNT_MAX),
-        crashes=search.asked.number("crashes", usual.crashes, least=0, most=COUNT_MAX),
+        producers=search.asked.number("producers", defaults.producers, least=1, most=COUNT_MAX),
+        transactions=search.asked.number("transactions", defaults.transactions, least=1, most=COUNT_MAX),
+        retries=search.asked.number("retries", defaults.retries, least=0, most=COUNT_MAX),
+        partitions=search.asked.number("partitions", defaults.partitions, least=1, most=COUNT_MAX),
+        crashes=search.asked.number("crashes", defaults.crashes, least=0, most=COUNT_MAX),
         transaction_version=search.transaction_version,
         partition_verification=search.verification,
         broken=frozenset(search.asked.names("broken") or ()),
         fixes=KafkaFixes.without(search.asked.names("without_fixes") or ()),
-        max_states=search.asked.number("max_states", usual.max_states, least=1, most=STATES_MAX),
+        max_states=search.asked.number("max_states", defaults.max_states, least=1, most=STATES_MAX),
     )
 
     def tell(states: int, waiting: int) -> None:

@@ -50,7 +50,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fencepost.client.security import SecuritySettings
 from fencepost.lab.live import Live
 from fencepost.lab.pages import STATIC, served_page
-from fencepost.lab.search_book import SearchBook
+from fencepost.lab.search_jobs import SearchJobs
 from fencepost.lab.workers import Unplayable, WorkerPool, WorkLimits
 from fencepost.protocol.errors import FencepostError
 
@@ -118,7 +118,7 @@ class Guard:
             return
         refusal = self.refusal(Request(scope))
         if refusal is not None:
-            await _answered(*refusal)(scope, receive, _with_headers(send))
+            await _error_response(*refusal)(scope, receive, _with_headers(send))
             return
         await self.app(scope, _limited(receive), _with_headers(send))
 
@@ -175,7 +175,7 @@ def _with_headers(send: Send) -> Send:
     return sending
 
 
-def _answered(status: int, because: str) -> Response:
+def _error_response(status: int, because: str) -> Response:
     return JSONResponse({"error": because}, status_code=status)
 
 
@@ -190,7 +190,7 @@ class Lab:
 
     settings: LabSettings
     pool: WorkerPool
-    searches: SearchBook
+    searches: SearchJobs
     live: Live | None = None
     stories: Any = None
 
@@ -207,7 +207,7 @@ class Lab:
             Route("/api/compare", self.compare, methods=["POST"]),
             Route("/api/save", self.save, methods=["POST"]),
             Route("/api/searches", self.begin_search, methods=["POST"]),
-            Route("/api/live", self.news),
+            Route("/api/live", self.live_updates),
             Route("/api/searches/{number}", self.search, methods=["GET", "DELETE"]),
         ]
 
@@ -216,7 +216,7 @@ class Lab:
         token, mode = self.settings.token, "lab" if self.live is None else "live"
         return HTMLResponse(served_page({"mode": mode, "token": token}, static=f"{token}/static/"))
 
-    async def news(self, request: Request) -> Response:
+    async def live_updates(self, request: Request) -> Response:
         """What happened at the broker that is followed, after what the page has."""
         if self.live is None:
             raise HTTPException(404, "no broker is followed: start `fencepost lab --broker HOST:PORT`")
@@ -233,7 +233,7 @@ class Lab:
         return JSONResponse(await self.pool.done({"do": "vocabulary"}))
 
     async def check(self, request: Request) -> Response:
-        given = await _object(request)
+        given = await _body(request)
         try:
             found = await self.pool.done({"do": "check", "text": given.get("text")})
         except Unplayable as problem:
@@ -243,17 +243,17 @@ class Lab:
         return JSONResponse({"ok": True, "error": None, **found})
 
     async def play(self, request: Request) -> Response:
-        return JSONResponse(await self.pool.done({"do": "play", "run": self._run(await _object(request))}))
+        return JSONResponse(await self.pool.done({"do": "play", "run": self._run(await _body(request))}))
 
     async def compare(self, request: Request) -> Response:
         """The documents of two runs, and where they diverge."""
-        given = await _object(request)
+        given = await _body(request)
         runs = {side: self._run(_inner(given, side)) for side in ("left", "right")}
         return JSONResponse(await self.pool.done({"do": "compare", **runs}))
 
     async def save(self, request: Request) -> Response:
         """A run as a scenario file."""
-        return JSONResponse(await self.pool.done({"do": "save", "run": self._run(await _object(request))}))
+        return JSONResponse(await self.pool.done({"do": "save", "run": self._run(await _body(request))}))
 
     def _run(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """A run with the text of the bundled scenario that it names."""
@@ -265,7 +265,7 @@ class Lab:
         return {**given, "text": self.settings.bundled[name]}
 
     async def begin_search(self, request: Request) -> Response:
-        return JSONResponse({"id": self.searches.begin(await _object(request))}, status_code=201)
+        return JSONResponse({"id": self.searches.begin(await _body(request))}, status_code=201)
 
     async def search(self, request: Request) -> Response:
         """How far a search is, or its end."""
@@ -281,7 +281,7 @@ def _search_number(text: str) -> int:
     return int(text)
 
 
-async def _object(request: Request) -> dict[str, Any]:
+async def _body(request: Request) -> dict[str, Any]:
     try:
         given: object = await request.json()
         json.dumps(
@@ -299,17 +299,17 @@ def _inner(given: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value  # pyright: ignore[reportUnknownVariableType] - JSON objects have text keys
 
 
-async def _unplayable(_: Request, problem: Exception) -> Response:
+async def _on_unplayable(_: Request, problem: Exception) -> Response:
     assert isinstance(problem, Unplayable), "the handler is for these"
-    return _answered(problem.status, str(problem))
+    return _error_response(problem.status, str(problem))
 
 
-async def _wrong(_: Request, problem: Exception) -> Response:
+async def _on_http_error(_: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException), "the handler is for these"
-    return _answered(problem.status_code, problem.detail)
+    return _error_response(problem.status_code, problem.detail)
 
 
-async def _gone(_: Request, _problem: Exception) -> Response:
+async def _on_disconnect(_: Request, _problem: Exception) -> Response:
     """A page that was closed before its request had arrived: no one reads the response."""
     return Response()
 
@@ -351,11 +351,11 @@ async def serve_lab(settings: LabSettings, listening: socket.socket, on_ready: C
 
 def lab_app(settings: LabSettings, port: int, nursery: trio.Nursery) -> ASGIApp:
     """The application; its workers and searches run in the nursery."""
-    lab = Lab(settings, WorkerPool(settings.limits, nursery), SearchBook(settings.limits, nursery))
+    lab = Lab(settings, WorkerPool(settings.limits, nursery), SearchJobs(settings.limits, nursery))
     if settings.broker is not None:
         lab.live = Live(settings.broker, settings.security)
         nursery.start_soon(lab.live.follow)
-    handlers = {Unplayable: _unplayable, HTTPException: _wrong, ClientDisconnect: _gone}
+    handlers = {Unplayable: _on_unplayable, HTTPException: _on_http_error, ClientDisconnect: _on_disconnect}
     app = Starlette(routes=lab.routes(), exception_handlers=handlers)
     return Guard(app, settings.token, port)
 

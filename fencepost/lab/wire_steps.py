@@ -104,11 +104,11 @@ def pack(event: Event, about: About = NOTHING) -> bytes:
         value = getattr(event, name)
         write = _WRITES.get(cast("type[Any]", type(value)))
         values.append(value if write is None else write(value))
-    values.append(None if about is NOTHING else _told(about))
+    values.append(None if about is NOTHING else _packed(about))
     return msgpack.packb(values)
 
 
-def _told(about: About) -> list[Any]:
+def _packed(about: About) -> list[Any]:
     why = about.why
     reason = None if why is None else [getattr(why, name) for name in _REASON]
     return [about.transactional_id, about.producer_ids, about.error, about.values, reason]

@@ -31,8 +31,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO
 
-import attrs
-
 from fencepost.lab.play import arguments_of, play, play_both, save
 from fencepost.lab.searches import search
 from fencepost.lab.vocabulary import vocabulary
@@ -104,20 +102,16 @@ def limit_memory(bytes_max: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (bytes_max, bytes_max))
 
 
-@attrs.frozen
-class Inbox:
-    """The requests, in their order. The process ends with its parent, even in the middle of a run."""
-
-    lines: queue.SimpleQueue[str] = attrs.Factory(queue.SimpleQueue[str])
-
-    def listen(self) -> None:
-        """Read stdin to its end, which comes when the parent closes it or dies."""
-        for line in sys.stdin:
-            self.lines.put(line)
-        os._exit(0)
+def listen(requests: queue.SimpleQueue[str]) -> None:
+    """Read stdin to its end, which comes when the parent closes it or dies. Then the process ends, even in
+    the middle of a run.
+    """
+    for line in sys.stdin:
+        requests.put(line)
+    os._exit(0)
 
 
-def serve(inbox: Inbox, answer_to: TextIO) -> None:
+def serve(requests: queue.SimpleQueue[str], answer_to: TextIO) -> None:
     """Answer one request after the other; return when the memory was exhausted."""
 
     def tell(told: Answer) -> None:
@@ -126,7 +120,7 @@ def serve(inbox: Inbox, answer_to: TextIO) -> None:
 
     tell({READY: None})
     while True:
-        line = inbox.lines.get()
+        line = requests.get()
         try:
             tell(answer(json.loads(line), tell))
         except MemoryError:
@@ -146,10 +140,10 @@ def main(bytes_max: int) -> None:
     # What a core prints must not be taken for an answer.
     answer_to = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    inbox = Inbox()
-    threading.Thread(target=inbox.listen, daemon=True).start()
+    requests = queue.SimpleQueue[str]()
+    threading.Thread(target=listen, args=(requests,), daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
-        serve(inbox, answer_to)
+        serve(requests, answer_to)
     os._exit(1)
 
 

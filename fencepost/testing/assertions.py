@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.errors import unknown_partition
 from fencepost.client.shells.sync import Admin, Consumer
-from fencepost.lab.unseen import ASSERTING_CLIENT
+from fencepost.lab.hidden_clients import ASSERTING_CLIENT
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition, TransactionState
 
 LINES_MAX: Final = 20  # of a message, which must fit on a screen; more lines usually have the same cause

@@ -51,7 +51,7 @@ import attrs
 from fencepost.faults.grammar import quoted
 from fencepost.faults.phrases import ANYONE, BROKER, Point, PointKind
 from fencepost.lab.broker_recording import Recording
-from fencepost.lab.unseen import UNSEEN
+from fencepost.lab.hidden_clients import HIDDEN_CLIENTS
 from fencepost.protocol.errors import FencepostError
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class Lesson:
         """Note a point that can be swept, with its number among those of its kind."""
         if point.is_before or point.kind not in (PointKind.SENDS, PointKind.DECIDES):
             return
-        if point.kind is PointKind.SENDS and point.who not in UNSEEN:
+        if point.kind is PointKind.SENDS and point.who not in HIDDEN_CLIENTS:
             self._clients.add(point.who)
         self._whats.add(point.what)
         # A name that no fault can write becomes ANYONE: then the requests of all clients count.
@@ -302,7 +302,7 @@ class Lesson:
             return not only or point.what in only
         is_usual = point.what not in LOOKING and (number == 1 or point.what not in FIRST_ONLY)
         is_wanted = point.what in only if only else is_usual
-        return is_wanted and point.who not in UNSEEN and (not clients or point.who in clients)
+        return is_wanted and point.who not in HIDDEN_CLIENTS and (not clients or point.who in clients)
 
     def missing(self) -> str:
         """Why a sweep would test less than it was asked for, or take too long; "" if it would not."""

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from fencepost.client.shells.sync import Admin
-from fencepost.lab.unseen import FIXTURE_CLIENT
+from fencepost.lab.hidden_clients import FIXTURE_CLIENT
 from fencepost.testing.assertions import HasAddress
 
 NAME_MAX: Final = 249  # Kafka's limit

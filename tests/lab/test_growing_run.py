@@ -40,14 +40,14 @@ def story(name: str) -> list[Observed]:
         if isinstance(event, Sent) and (seen := details.messages.get(event.number)) is not None:
             about = About(**attrs.asdict(seen))
         elif isinstance(event, Appended):
-            about = About(values=details.values.get(step), why=details.whys.get(step))
+            about = About(values=details.values.get(step), why=details.reasons.get(step))
         found.append(Observed(event, about, details.changes.get(step, {})))
     return found
 
 
 def grown(observed: list[Observed], size: int, steps_kept: int = STEPS_KEPT) -> GrowingRun:
     run = GrowingRun("a run", steps_kept=steps_kept)
-    run.begin_life({})
+    run.begin_process({})
     for start in range(0, len(observed), size):
         run.grow(observed[start : start + size])
     return run
@@ -67,7 +67,7 @@ def state_at_end(document: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", STORIES)
 def test_chunks_say_what_the_whole_says(name: str, size: int) -> None:
     observed = story(name)
-    at_once, by_chunks = grown(observed, len(observed)).whole(), grown(observed, size).whole()
+    at_once, by_chunks = grown(observed, len(observed)).full_document(), grown(observed, size).full_document()
     for key in ("messages", "batches", "participants", "producers", "end"):
         assert by_chunks[key] == at_once[key], key
     # What a step says of its message may be known only later: that it is repeated, or struck.
@@ -81,7 +81,7 @@ def test_chunks_say_what_the_whole_says(name: str, size: int) -> None:
 def test_a_page_that_gets_every_growth_has_the_whole(name: str) -> None:
     observed = story(name)
     run = grown(observed[:5], 5)
-    page, mark = run.whole(), run.mark
+    page, mark = run.full_document(), run.mark
     for start in range(5, len(observed), 7):
         run.grow(observed[start : start + 7])
         growth = run.growth(mark)
@@ -92,7 +92,7 @@ def test_a_page_that_gets_every_growth_has_the_whole(name: str) -> None:
         page["messages"] = list(messages.values())
         for entry in growth["batches"]:
             page["batches"][entry["index"] : entry["index"] + 1] = [entry]
-    whole = run.whole()
+    whole = run.full_document()
     assert page["steps"] == whole["steps"]
     assert page["messages"] == whole["messages"]
     assert [{**entry, "index": 0} for entry in page["batches"]] == [
@@ -102,8 +102,8 @@ def test_a_page_that_gets_every_growth_has_the_whole(name: str) -> None:
 
 def test_the_oldest_steps_go_and_the_state_before_the_others_is_known() -> None:
     observed = story("consume_transform_produce")
-    everything, part = grown(observed, 10).whole(), grown(observed, 10, steps_kept=40)
-    document = part.whole()
+    everything, part = grown(observed, 10).full_document(), grown(observed, 10, steps_kept=40)
+    document = part.full_document()
     assert 40 <= len(document["steps"]) <= 50
     assert part.end == len(observed)
     assert document["lesson"] == f"{part.first:,} earlier steps are not kept."
@@ -120,14 +120,14 @@ def test_the_oldest_steps_go_and_the_state_before_the_others_is_known() -> None:
 
 def test_what_is_kept_does_not_grow_with_the_readers_that_came_and_went() -> None:
     run, chunk = GrowingRun("a run", steps_kept=100), 100
-    run.begin_life({})
+    run.begin_process({})
     for number in range(2 * BASE_KEYS_MAX // chunk):
         readers = {f"reader/app-{number}-{each}/t-0": number for each in range(chunk)}
         run.grow(
             Observed(Called(number, participant="app", label="reads"), changes={key: value})
             for key, value in readers.items()
         )
-    document = run.whole()
+    document = run.full_document()
     assert len(document["steps"][0]["changes"]) == BASE_KEYS_MAX + 1
     newest = 2 * BASE_KEYS_MAX // chunk - 1
     assert run.growth(Mark(run.version - 1, run.first, 0)) is not None
@@ -149,13 +149,13 @@ def test_a_page_that_is_too_far_behind_loads_anew() -> None:
 
 def test_another_process_goes_on_where_the_last_one_was_killed() -> None:
     run = GrowingRun("a run")
-    run.begin_life({})
+    run.begin_process({})
     asked = Sent(10, number=1, source="shop", target=BROKER, label="Produce t-0 a")
     txn = {"txn/pay": {"state": "Ongoing"}}
     run.grow([Observed(Called(5, participant=BROKER, label=START)), Observed(asked, NOTHING, txn)])
-    run.begin_life({"txn/pay": {"state": "PrepareAbort"}})
+    run.begin_process({"txn/pay": {"state": "PrepareAbort"}})
     run.grow([Observed(Called(3, participant=BROKER, label=START)), Observed(attrs.evolve(asked, at=9))])
-    document = run.whole()
+    document = run.full_document()
     told = [step["text"] for step in document["steps"]]
     assert [DOWN in text for text in told].index(True) == 2
     assert "the broker is gone" in told[3]
@@ -170,29 +170,29 @@ def test_another_process_goes_on_where_the_last_one_was_killed() -> None:
 
 def test_events_of_messages_that_are_not_known_are_left_out_and_their_changes_are_not() -> None:
     run = GrowingRun("a run")
-    run.begin_life({})
+    run.begin_process({})
     lost = Lost(1, number=7, because="its connection breaks")
     run.grow(
         [Observed(lost, NOTHING, {"log/t-0": {"end": 1}}), Observed(Called(2, participant="a", label="b"))]
     )
-    (step,) = run.whole()["steps"]
+    (step,) = run.full_document()["steps"]
     assert step["changes"] == {"log/t-0": {"end": 1}}
 
 
 def test_missing_steps_are_said() -> None:
     run = GrowingRun("a run")
-    run.begin_life({})
+    run.begin_process({})
     run.miss(12_345, {"log/t-0": {"end": 7}})
-    (step,) = run.whole()["steps"]
+    (step,) = run.full_document()["steps"]
     assert "12,345 steps are missing" in step["text"]
     assert step["changes"] == {"log/t-0": {"end": 7}}
 
 
 def test_many_clients_share_the_last_lane() -> None:
     run = GrowingRun("a run")
-    run.begin_life({})
+    run.begin_process({})
     run.grow(Observed(Called(1, participant=f"client {number}", label="reads")) for number in range(1_000))
-    names = [each["name"] for each in run.whole()["participants"]]
+    names = [each["name"] for each in run.full_document()["participants"]]
     assert len(names) == LANES_MAX + 2
     assert names[-2:] == [OTHERS, BROKER]
 

@@ -19,7 +19,7 @@ import trio
 
 from fencepost.cli import lab as lab_command
 from fencepost.cli.application import run
-from fencepost.lab.search_book import SearchBook
+from fencepost.lab.search_jobs import SearchJobs
 from fencepost.lab.workers import MIB, WORKERS, Unplayable, WorkerPool, WorkLimits
 from tests.cli.processes import fencepost, started
 from tests.cli.tool import Output
@@ -68,7 +68,7 @@ async def with_requests_that_cannot_be_sent() -> None:
     for _ in range(NESTED):
         nested = [nested]
     async with trio.open_nursery() as searching:
-        book = SearchBook(WorkLimits(), searching)
+        book = SearchJobs(WorkLimits(), searching)
         number = book.begin({"kind": "fuzz", "seeds": nested})
     assert "nested too deeply" in book.state(number)["error"]
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,5 @@
-"""Why: every decision in every run of the bundled scenarios has its rule, and the rule is one that exists.
+"""ReasonEntry: every decision in every run of the bundled scenarios has its rule, and the rule is one that
+exists.
 
 Rule: a reason is held against the live tables, not against a copy of its words.
 """
@@ -23,7 +24,7 @@ from fencepost.broker.transactions.tables import (
 )
 from fencepost.lab.document import RunDocument, StepEntry
 from fencepost.lab.recordings import record, record_result
-from fencepost.lab.rules import Why
+from fencepost.lab.rules import ReasonEntry
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TransactionState
 from fencepost.simulation import read_scenario, simulate
@@ -48,7 +49,7 @@ HANDLER = re.compile(r"KafkaApis\.handle\w+Request")
 WORDS_MIN = 5
 
 
-def decided(told: RunDocument) -> Iterator[tuple[StepEntry, Why | None]]:
+def decided(told: RunDocument) -> Iterator[tuple[StepEntry, ReasonEntry | None]]:
     """The steps that follow from a decision."""
     for step in told["steps"]:
         is_refusal = "refusal" in step.get("flags", ())
@@ -56,7 +57,7 @@ def decided(told: RunDocument) -> Iterator[tuple[StepEntry, Why | None]]:
             yield step, step.get("why")
 
 
-def check_cell(why: Why) -> None:
+def check_cell(why: ReasonEntry) -> None:
     """A cell that is named stands in the table that is named."""
     table = why.get("table", "")
     cell = re.fullmatch(r"(\w+) x (.+) -> (\w+)", why["rule"])
@@ -78,7 +79,7 @@ def check(told: RunDocument) -> None:
         check_cell(why)
 
 
-def check_refusal(told: RunDocument, step: StepEntry, why: Why) -> None:
+def check_refusal(told: RunDocument, step: StepEntry, why: ReasonEntry) -> None:
     """The error is that of the answer, and a row that is named is one of its table."""
     answer = told["messages"][step.get("message", 0) - 1]
     assert answer["error"] is not None
@@ -103,7 +104,7 @@ def test_every_decision_of_a_random_world_has_a_rule(workload: str, transaction_
         check(record_result(simulate(seed, workload=workload, transaction_version=transaction_version)))
 
 
-def whys(name: str, variant: int = 1) -> list[Why]:
+def whys(name: str, variant: int = 1) -> list[ReasonEntry]:
     told = record(list(cases(read_scenario(name)))[variant - 1])
     return [step["why"] for step in told["steps"] if "why" in step]
 
