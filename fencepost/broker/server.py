@@ -426,7 +426,7 @@ class Server:
                 if end >= len(requests) and not connection.is_closed:
                     connection.reserved = room  # it is given back with the reply to the last one
                 self._begin_each(connection, part[-1:])
-                if connection.is_closed:  # by a fault: what it delays arrives whole, and no further turn comes
+                if connection.is_closed:  # no further turn comes, and what a fault delays arrives whole
                     self._begin_each(connection, requests[end:])
                 self._handle(connection)
 
