@@ -31,14 +31,14 @@ class Led:
     log: list[tuple[BatchHeader, bytearray]] = attrs.Factory(list[tuple[BatchHeader, bytearray]])
     aborted: list[AbortedRange] = attrs.Factory(list[AbortedRange])
 
-    def ask(self, producer_id: int, *, epoch: int = 0, sequence: int = 0) -> int:
+    def ask(self, producer_id: int, *, epoch: int = 0, sequence: int = 0, starts_at_zero: bool = True) -> int:
         """The coordinator is being asked; the guard to show when it has said yes."""
         return partition.start_verification(
             self.partition,
             producer_id,
             producer_epoch=epoch,
             sequence=sequence,
-            starts_at_zero=True,
+            starts_at_zero=starts_at_zero,
             now=NOON,
         )
 

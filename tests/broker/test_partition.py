@@ -9,7 +9,7 @@ from fencepost.broker.partitions.partition import CACHED_BATCHES_MAX
 from fencepost.journal.indexes import AbortedRange
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fork, log_state
-from fencepost.protocol.terms import INT32_MAX
+from fencepost.protocol.terms import INT32_MAX, TransactionResult
 from tests.broker.logs import Led
 from tests.broker.requests import ABORT, COMMIT
 
@@ -134,14 +134,34 @@ def test_a_batch_needs_the_guard_of_its_question() -> None:
 def test_a_batch_asked_about_before_a_marker_does_not_get_in_after_it(asked_again: bool) -> None:
     """KAFKA-14884: also when the next transaction has been asked about meanwhile, and at the same epoch."""
     led = Led()
-    guard = led.ask(7)
+    guard = led.ask(7, starts_at_zero=False)
     led.marker(7, ABORT, epoch=0, version=0)
-    newer = led.ask(7) if asked_again else None
+    newer = led.ask(7, starts_at_zero=False) if asked_again else None
     assert newer != guard
     assert led.data(7, transactional=True, guard=guard) is WRONG_STATE
     if newer is not None:
         assert led.data(7, transactional=True, guard=newer) == 1
     assert led.last_stable_offset == led.partition.high_watermark
+
+
+@pytest.mark.parametrize("ended", [COMMIT, ABORT])
+def test_a_late_marker_of_the_last_transaction_leaves_the_question_about_the_next(
+    ended: TransactionResult,
+) -> None:
+    """In version 2 it has the epoch of the next transaction, whose first batch may be parked already."""
+    led = Led()
+    guard = led.ask(7, epoch=1)
+    led.marker(7, ended, epoch=1, version=2)
+    assert led.ask(7, epoch=1) == guard
+    assert led.data(7, epoch=1, transactional=True, guard=guard) == 1
+
+
+def test_a_marker_of_version_two_removes_the_question_about_the_transaction_that_it_ends() -> None:
+    led = Led()
+    guard = led.ask(7)
+    led.marker(7, ABORT, epoch=1, version=2)
+    assert led.data(7, transactional=True, guard=guard) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert led.ask(7, epoch=1) != guard
 
 
 def test_while_an_earlier_batch_is_asked_about_later_ones_are_out_of_order() -> None:
@@ -164,13 +184,24 @@ def test_a_repetition_that_is_asked_about_holds_back_what_follows() -> None:
         assert led.data(7, sequence=5, transactional=True, guard=guards.pop()) is OUT_OF_ORDER
 
 
-def test_a_newer_epoch_has_a_question_of_its_own() -> None:
+def test_a_newer_epoch_takes_over_the_question() -> None:
     led = Led()
-    old = led.ask(7, sequence=3)
-    new = led.ask(7, epoch=1, sequence=0)
-    assert old != new
-    assert led.ask(7, epoch=0, sequence=0) == new
-    assert led.data(7, epoch=1, transactional=True, guard=new) == 0
+    guard = led.ask(7, sequence=3)
+    assert led.ask(7, epoch=1, sequence=2) == guard
+    assert led.ask(7, epoch=0, sequence=0) == guard  # changes nothing
+    assert led.data(7, epoch=1, sequence=3, transactional=True, guard=guard) is OUT_OF_ORDER
+    led.ask(7, epoch=1, sequence=0)
+    assert led.data(7, epoch=1, transactional=True, guard=guard) == 0
+
+
+@pytest.mark.parametrize("first_is_old", [False, True])
+def test_who_asked_first_says_whether_the_first_sequence_must_be_zero(first_is_old: bool) -> None:
+    """Recorded of Kafka 4.3.1: clients of both kinds, and the question of the first was refused."""
+    led = Led()
+    led.ask(7, starts_at_zero=not first_is_old)
+    guard = led.ask(7, epoch=1, sequence=1, starts_at_zero=first_is_old)
+    answer = led.data(7, epoch=1, sequence=1, transactional=True, guard=guard)
+    assert answer == (0 if first_is_old else OUT_OF_ORDER)
 
 
 def test_a_plain_batch_inside_its_producers_transaction_is_refused() -> None:

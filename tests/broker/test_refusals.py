@@ -12,9 +12,12 @@ from fencepost.protocol.batches import CONTROL_BIT, CRC_START
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
+    AddOffsetsToTxn,
     AddPartitionsToTxnReply,
     Heartbeat,
+    Produce,
     ProduceReply,
+    TxnOffsetCommit,
     TxnOffsetCommitReply,
     WriteTxnMarkersReply,
 )
@@ -172,9 +175,20 @@ def test_what_is_no_topic_of_clients_is_not_added_to_a_transaction(key: TopicPar
 @pytest.mark.parametrize("what", ["data", "offsets"])
 def test_what_a_marker_overtakes_while_the_coordinator_is_asked_does_not_get_in(what: str) -> None:
     """KAFKA-14884: the coordinator has said yes, and before the append the transaction ends."""
-    story = CarefulStory()
+    story = CarefulStory(versions={Produce: 11, TxnOffsetCommit: 4})
     me = story.identity()
     key = ORDERS if what == "data" else offsets_log_of("readers")
+    added = (
+        add_request(me, ORDERS)
+        if what == "data"
+        else AddOffsetsToTxn(
+            transactional_id="pay",
+            producer_id=me.producer_id,
+            producer_epoch=me.producer_epoch,
+            group_id="readers",
+        )
+    )
+    assert story.ask(added).error is ErrorCode.NONE
     request = (
         produce_request(me, {ORDERS: "late"})
         if what == "data"

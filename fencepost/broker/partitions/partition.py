@@ -203,12 +203,14 @@ def start_verification(
     """Note that a verification begins. Returns the guard that the append must present."""
     known = partition.verifying.get(producer_id)
     # Batches in flight share one entry and its guard, so that one marker invalidates them all; the lowest
-    # sequence keeps a later batch from being appended before an earlier one that is still being verified.
-    if known is not None and known.producer_epoch >= producer_epoch:
-        lowest = known.lowest_sequence
+    # sequence keeps a later batch from being appended before an earlier one that is still being verified. A
+    # newer epoch takes the entry over.
+    if known is not None:
         if known.producer_epoch == producer_epoch:
-            lowest = min(lowest, sequence)
-        partition.verifying[producer_id] = known._replace(lowest_sequence=lowest)
+            known = known._replace(lowest_sequence=min(known.lowest_sequence, sequence))
+        elif known.producer_epoch < producer_epoch:
+            known = known._replace(producer_epoch=producer_epoch, lowest_sequence=sequence)
+        partition.verifying[producer_id] = known
         return known.guard
     # The first guard is 1: 0 is NO_GUARD.
     partition.guards_issued += 1
@@ -258,9 +260,11 @@ def _apply_data(partition: Partition, header: BatchHeader) -> None:
 def _apply_marker(partition: Partition, header: BatchHeader, marker: Marker) -> AbortedRange | None:
     producer = partition.producers.get(header.producer_id, UNKNOWN_PRODUCER)
     recent = producer.batches if producer.producer_epoch == header.producer_epoch else ()
-    # This line is KIP-890's protection: a batch that was verified before the marker loses its guard here, and
-    # cannot reopen the transaction that the marker has just ended (KAFKA-14884).
-    partition.verifying.pop(header.producer_id, None)
+    verification = partition.verifying.get(header.producer_id)
+    if verification is not None and not _is_of_next_transaction(verification, header):
+        # KIP-890's protection: a batch that was verified before the marker loses its guard here, and cannot
+        # reopen the transaction that the marker has just ended (KAFKA-14884).
+        del partition.verifying[header.producer_id]
     # The time of the marker counts as the producer's last. Otherwise its entry could expire soon after a long
     # transaction, and the epochs that fence with it (KAFKA-9144).
     # A marker for an unknown producer creates its entry, so the marker's epoch fences from now on.
@@ -275,6 +279,13 @@ def _apply_marker(partition: Partition, header: BatchHeader, marker: Marker) -> 
         return None
     oldest_open = next(iter(partition.open_transactions), None)
     return aborted_by(header, producer.current_txn_first_offset, oldest_open=oldest_open)
+
+
+def _is_of_next_transaction(verification: Verification, marker: BatchHeader) -> bool:
+    """Whether the verification belongs to the transaction after the one that the marker ends: in version 2 an
+    end raises the epoch, and the next transaction may begin before the marker arrives here.
+    """
+    return verification.starts_at_zero and verification.producer_epoch == marker.producer_epoch
 
 
 def oldest_open_timestamp(partition: Partition) -> int:

@@ -29,8 +29,8 @@ verification is off.
 # producer retries; a question that only verifies is answered.
 #
 # The reply may be outdated when it arrives, because the transaction can end right after it was given. The
-# guard closes this gap. A marker removes the partition's verification entry, so a batch that presents the
-# guard of a removed entry was overtaken by a marker and is refused with INVALID_TXN_STATE:
+# guard closes this gap. A marker removes the verification entry of the transaction that it ends, so a batch
+# that presents the guard of a removed entry was overtaken by a marker and is refused with INVALID_TXN_STATE:
 #
 #       | Produce seq 0 --> guard 8, parked ----------------------> NONE, but the reply is slow
 #       | EndTxn(abort) ------------------------------------------> PREPARE_ABORT
