@@ -44,6 +44,7 @@ from tests.broker.requests import (
     end_request,
     identity_of,
     marker_request,
+    offset_request,
     produce_request,
     produced,
 )
@@ -531,3 +532,28 @@ def test_a_marker_between_the_coordinators_yes_and_the_append_stops_the_batch() 
     story.settle()
     assert produced(story.replies.pop(to))[ORDERS].error is ErrorCode.INVALID_TXN_STATE
     assert story.written() == f"abort {me.producer_id}/{me.producer_epoch}"
+
+
+@pytest.mark.parametrize(
+    ("is_verified", "error"), [(True, ErrorCode.INVALID_PRODUCER_EPOCH), (False, ErrorCode.UNKNOWN_MEMBER_ID)]
+)
+def test_without_verification_the_group_looks_at_the_member_before_the_log_looks_at_the_epoch(
+    is_verified: bool, error: ErrorCode
+) -> None:
+    """Recorded of Kafka 4.3.1: a verification begins with the epoch, and so does an append."""
+    story = story_of(0, verification=is_verified)
+    old, new = story.identity(), story.identity()
+    added = m.AddOffsetsToTxn(
+        transactional_id="pay",
+        producer_id=new.producer_id,
+        producer_epoch=new.producer_epoch,
+        group_id="readers",
+    )
+    assert story.ask(added).error is ErrorCode.NONE
+    assert story.commit_offset(new, "readers", 7) is ErrorCode.NONE
+    stale = attrs.evolve(offset_request(old, "readers", {ORDERS: 8}), generation_id=3, member_id="m")
+    reply = body_of(story.ask(stale), m.TxnOffsetCommitReply)
+    assert [part.error for part in reply.partitions] == [error]
+    assert story.commit_offset(old, "readers", 8) is ErrorCode.INVALID_PRODUCER_EPOCH
+    story.ended(new, COMMIT)
+    assert story.offset("readers").offset == 7

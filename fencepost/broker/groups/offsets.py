@@ -4,18 +4,18 @@ Rule: a TxnOffsetCommit is verified like a Produce (KIP-890); then the group che
 """
 
 # The group coordinator's partition is one more partition of the transaction: it is added or verified through
-# the same guard (partitions/produce.py), and the same marker decides it. The order matters: a zombie producer
-# must be fenced by its epoch even if its consumer is still a member, and a zombie consumer by its generation
-# even if its producer id is new. The first protects a fixed transactional id per input partition (KIP-98);
-# the second protects a single producer per process (KIP-447).
+# the same guard (partitions/produce.py), and the same marker decides it. Both kinds of check matter: a zombie
+# producer must be fenced by its epoch even if its consumer is still a member, and a zombie consumer by its
+# generation even if its producer id is new. The first protects a fixed transactional id per input partition
+# (KIP-98); the second protects a single producer per process (KIP-447).
 
 # Theory of operation
 #
 #     producer               group coordinator                          transaction coordinator
 #     TxnOffsetCommit  --->  BEFORE_ASKING: the epoch
 #                            start_verification(), park the request --> add or verify __consumer_offsets-n
-#                            OFFSET_CHECKS: the epoch, the guard   <--- NONE
-#                            _check_member: member, generation
+#                            _check_member: member, generation     <--- NONE
+#                            OFFSET_CHECKS: the epoch, the guard
 #                            append: the offsets are pending
 #       <--- NONE ---------  durable
 #     EndTxn  ----------------------------------------------------->    PREPARE_COMMIT
@@ -216,7 +216,7 @@ def commit(node: Node, request: m.OffsetCommit, to: ReplyTo, now: int, client_ve
         body = m.OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
         node.outcome.effects.append(Reply(to, body=body))
         return
-    answers = _answers(request, _write(node, log, request, to, now, client_version))
+    answers = _answers(request, _write(node, log, request, to, now, client_version, guard=UNGUARDED))
     node.after(log, (Reply(to, body=m.OffsetCommitReply(partitions=answers)),))
 
 
@@ -227,6 +227,8 @@ def _write(
     to: ReplyTo,
     now: int,
     client_version: ClientVersion,
+    *,
+    guard: int,
 ) -> list[ErrorCode]:
     """Append the offsets that have no problem, as one batch. Returns one error per offset of the request."""
     # At the append, not before the coordinator is asked: the group may have rebalanced in between.
@@ -237,6 +239,11 @@ def _write(
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is NO_ERROR]
     if not good:
         return errors
+    if isinstance(request, m.TxnOffsetCommit):
+        refused = _check_producer(node, log, request, client_version, guard=guard)
+        if refused is not None:
+            node.note_ruling(to, refused, table="OFFSET_CHECKS")
+            return _errors(node, request, refused)
     # If the names alone are too large, no batch is built: that could take a second for a request of 1 MiB.
     names = sum(len(request.group_id) + len(each.topic) + len(each.metadata) for each in good)
     if names > node.settings.message_max_bytes:
@@ -258,6 +265,17 @@ def _write(
     return errors
 
 
+def _check_producer(
+    node: Node, log: GroupLog, request: m.TxnOffsetCommit, client_version: ClientVersion, *, guard: int
+) -> Refused | None:
+    """The log's own checks of a transactional batch."""
+    written = TransactionalOffsets(request.producer_id, request.producer_epoch)
+    verdict = judge(log.partition, written, verification_guard=guard, checks=node.settings.offset_checks)
+    if not isinstance(verdict, Refused):
+        return None
+    return attrs.evolve(verdict, error=client_version.downgrade(verdict.error))
+
+
 def commit_in_transaction(
     node: Node, request: m.TxnOffsetCommit, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
@@ -271,16 +289,16 @@ def commit_in_transaction(
     if isinstance(log, Refused):
         _refuse(node, request, to, log)
         return
+    if not asks_coordinator(node, client_version):
+        _append(node, log, request, to, now, guard=UNGUARDED, client_version=client_version)
+        return
     state = log.partition
-    asks = asks_coordinator(node, client_version)
     written = TransactionalOffsets(request.producer_id, request.producer_epoch)
     verdict = judge(state, written, verification_guard=NO_GUARD, checks=node.settings.checks_before_asking)
     if isinstance(verdict, Refused):
         _refuse(node, request, to, verdict, table="BEFORE_ASKING", decided_by=log)
-    elif not asks or state.is_open(request.producer_id, request.producer_epoch):
-        _append(
-            node, log, request, to, now, guard=NO_GUARD if asks else UNGUARDED, client_version=client_version
-        )
+    elif state.is_open(request.producer_id, request.producer_epoch):
+        _append(node, log, request, to, now, guard=NO_GUARD, client_version=client_version)
     else:
         guard = partition.start_verification(
             state,
@@ -346,13 +364,7 @@ def _append(
     guard: int,
     client_version: ClientVersion,
 ) -> None:
-    written = TransactionalOffsets(request.producer_id, request.producer_epoch)
-    verdict = judge(log.partition, written, verification_guard=guard, checks=node.settings.offset_checks)
-    if isinstance(verdict, Refused):
-        known = attrs.evolve(verdict, error=client_version.downgrade(verdict.error))
-        _refuse(node, request, to, known, table="OFFSET_CHECKS", decided_by=log)
-        return
-    answers = _answers(request, _write(node, log, request, to, now, client_version))
+    answers = _answers(request, _write(node, log, request, to, now, client_version, guard=guard))
     node.after(log, (Reply(to, body=m.TxnOffsetCommitReply(partitions=answers)),))
 
 
