@@ -94,7 +94,7 @@ def _play_kafka(files: list[Path]) -> Iterator[Played]:
                 left_out += len(each.questions)
         tasks += [(path, lines[at : at + PER_TASK]) for at in range(0, len(lines), PER_TASK)]
     if left_out:
-        print(f"{left_out} answers are not asked: their conversations hold a second broker")
+        print(f"{left_out} answers are not asked: their conversations need a second broker, or KIP-848")
     with ProcessPoolExecutor() as pool:
         yield from pool.map(play_over_kafka, *zip(*tasks, strict=True)) if tasks else ()
 

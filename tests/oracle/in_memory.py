@@ -175,7 +175,7 @@ class InMemory:
             self._work()
         return self.replies.pop(number)
 
-    def create_topic(self, topic: str, partitions: int, *, held: bool) -> None:
+    def create_topic(self, topic: str, partitions: int, *, held: bool) -> bytes:
         """What is held is led by a node of its own."""
         if held and SECOND not in self.hosts:
             self._start_node(SECOND)
@@ -191,6 +191,7 @@ class InMemory:
             if leader is not None and leader.node_id != wanted_id:
                 self.hosts[FIRST].offer(Reassign(partition=key, node_id=wanted_id))
         self._work()
+        return created.topics[0].topic_id
 
     def skip_to_epoch(self, transactional_id: str, epoch: int) -> None:
         """Write the record that the last of so many InitProducerId requests would have written."""

@@ -435,7 +435,14 @@ def read_committed_in_transaction(response: Any, _: int) -> Read:
 def ask_offsets(asked: m.OffsetFetch, _: int) -> Values:
     topics = None if asked.partitions is None else _numbers(asked.partitions, inner="partition_indexes")
     return {
-        "groups": [{"group_id": asked.group_id, "topics": topics}],
+        "groups": [
+            {
+                "group_id": asked.group_id,
+                "topics": topics,
+                "member_id": asked.member_id,
+                "member_epoch": asked.member_epoch,
+            }
+        ],
         "require_stable": asked.require_stable,
     }
 
@@ -615,6 +622,16 @@ def read_found(response: Any, _: int) -> Read:
     return _error(found), node
 
 
+def ask_create_partitions(asked: m.CreatePartitions, _: int) -> Values:
+    topics = [{"name": each.topic, "count": each.count, "assignments": None} for each in asked.topics]
+    return {"topics": topics, "timeout_ms": 5_000, "validate_only": asked.validate_only}
+
+
+def read_created_partitions(response: Any, _: int) -> Read:
+    topics = (m.TopicError(topic=each.name, error=ErrorCode(each.error_code)) for each in response.results)
+    return ErrorCode.NONE, m.CreatePartitionsReply(topics=tuple(topics))
+
+
 def ask_delete_topics(asked: m.DeleteTopics, _: int) -> Values:
     topics = [{"name": name, "topic_id": None} for name in asked.topics]
     return {"topics": topics, "topic_names": list(asked.topics), "timeout_ms": 5_000}
@@ -653,5 +670,6 @@ WORDS: Final[Mapping[type[Any], Words]] = {
     m.DeleteGroups: Words(ask_delete_groups, read_deleted_groups),
     m.OffsetDelete: Words(ask_delete_offsets, read_deleted_offsets),
     m.FindCoordinator: Words(ask_find, read_found),
+    m.CreatePartitions: Words(ask_create_partitions, read_created_partitions),
     m.DeleteTopics: Words(ask_delete_topics, read_deleted_topics),
 }

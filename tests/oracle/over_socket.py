@@ -133,13 +133,14 @@ class OverSocket:
 
     # --- the cluster
 
-    def create_topic(self, topic: str, partitions: int, *, held: bool) -> None:
+    def create_topic(self, topic: str, partitions: int, *, held: bool) -> bytes:
         assert not held, "one broker leads everything"
         wanted = CreateTopics(topics=(CreateTopic(topic=topic, partition_count=partitions),))
         reply = self.order(wanted, version=NEWEST_VERSION)
         created = None if reply is None else reply.body
         if not isinstance(created, CreateTopicsReply) or created.topics[0].error is not ErrorCode.NONE:
             raise NoAnswer(f"the topic {topic} cannot be made: {reply}")
+        return created.topics[0].topic_id
 
     def let_pass(self, duration_ms: int, *, until_settled: bool = False) -> None:
         """Real time; `until_settled` asks the broker again and again."""

@@ -131,7 +131,9 @@ class _Player:
             self.broken = f"{control.control!r} failed in step {control.number}: {problem}"
 
     def create_topic(self, args: Fields) -> None:
-        self.stage.create_topic(args["topic"], args["partitions"], held=args.get("held", False))
+        held = args.get("held", False)
+        topic_id = self.stage.create_topic(args["topic"], args["partitions"], held=held)
+        self.symbols.bind_topic(args["topic"], topic_id)
 
     def settle(self, _args: Fields) -> None:
         self._settle(self.settling_ms)

@@ -12,6 +12,7 @@ import attrs
 
 from fencepost.broker.contract import Reply
 from fencepost.protocol.messages import Request
+from tests.oracle import speech_of_consumers as consumers
 from tests.oracle import speech_of_data as data
 from tests.oracle import speech_of_groups as groups
 from tests.oracle import speech_of_members as members
@@ -69,7 +70,9 @@ SPEECH: Final = {
         groups.ask_commit_in_transaction,
         groups.tell_committed,
     ),
-    "OffsetFetch": _line("group partitions require_stable", groups.ask_offsets, groups.tell_offsets),
+    "OffsetFetch": _line(
+        "group partitions require_stable member epoch", groups.ask_offsets, groups.tell_offsets
+    ),
     "JoinGroup": _line(
         "group member instance session_ms rebalance_ms protocol protocol_type protocols topics",
         members.ask_join,
@@ -80,11 +83,18 @@ SPEECH: Final = {
     ),
     "Heartbeat": _line(_MEMBER, members.ask_heartbeat, tell_error),
     "LeaveGroup": _line("group member instance members", members.ask_leave, members.tell_left),
+    "ConsumerGroupHeartbeat": _line(
+        "group member epoch topics owned instance assignor rebalance_ms",
+        consumers.ask_heartbeat,
+        consumers.tell_heartbeat,
+    ),
+    "ConsumerGroupDescribe": _line("group", consumers.ask_describe, consumers.tell_described),
     "ListGroups": _line("states", members.ask_list, members.tell_listed),
     "DescribeGroups": _line("group", members.ask_describe, members.tell_described),
     "DeleteGroups": _line("group", members.ask_delete, members.tell_deleted),
     "OffsetDelete": _line("group partitions", members.ask_delete_offsets, members.tell_offsets_deleted),
     "FindCoordinator": _line("key type", groups.ask_find, tell_error),
+    "CreatePartitions": _line("topic count", groups.ask_create_partitions, groups.tell_partitions_created),
     "DeleteTopics": _line("topic", groups.ask_delete_topic, groups.tell_topic_deleted),
 }
 """The requests that Fencepost serves."""

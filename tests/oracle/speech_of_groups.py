@@ -64,9 +64,16 @@ def tell_committed(reply: Reply, telling: Telling) -> Told:
     return dict.fromkeys(telling.args["offsets"], reply.error.name)
 
 
+def _reader(asking: Asking) -> str | None:
+    """Only a member of the consumer protocol says who reads its offsets."""
+    return asking.symbols.member_id(asking.args["member"]) if "member" in asking.args else None
+
+
 def ask_offsets(asking: Asking) -> m.Request:
     return m.OffsetFetch(
         group_id=asking.args["group"],
+        member_id=_reader(asking),
+        member_epoch=asking.args.get("epoch", -1),
         require_stable=asking.args["require_stable"],
         partitions=names_of(asking.args["partitions"]) if "partitions" in asking.args else None,
     )
@@ -84,6 +91,16 @@ def ask_find(asking: Asking) -> m.Request:
     kind = asking.args["type"]
     named = CoordinatorType[kind.upper()] if isinstance(kind, str) else kind
     return m.FindCoordinator(kind=named, key=asking.args["key"])
+
+
+def ask_create_partitions(asking: Asking) -> m.Request:
+    wanted = m.NewPartitions(topic=asking.args["topic"], count=asking.args["count"])
+    return m.CreatePartitions(topics=(wanted,), validate_only=False)
+
+
+def tell_partitions_created(reply: Reply, telling: Telling) -> Told:
+    body = body_of(reply, m.CreatePartitionsReply)
+    return tell_error(reply, telling) if body is None else {"error": body.topics[0].error.name}
 
 
 def ask_delete_topic(asking: Asking) -> m.Request:

@@ -42,7 +42,9 @@ class Stage(Protocol):
         """The answer, as soon as it is there."""
         ...
 
-    def create_topic(self, topic: str, partitions: int, *, held: bool) -> None: ...
+    def create_topic(self, topic: str, partitions: int, *, held: bool) -> bytes:
+        """Its id."""
+        ...
 
     @property
     def is_settled(self) -> bool:

@@ -26,6 +26,7 @@ class Symbols:
         self._producers: dict[int, str] = {}
         self._epochs: dict[int, str] = {}
         self._members: dict[str, str] = {}
+        self._topics: dict[str, bytes] = {}
 
     def producer_id(self, symbol: str | None) -> int:
         """The id behind a symbol; none at all is -1. NeverBound when nobody was shown under it."""
@@ -61,3 +62,15 @@ class Symbols:
     def member(self, member_id: str) -> str | None:
         """The newest name of a member in an answer."""
         return {known: name for name, known in self._members.items()}.get(member_id)
+
+    # Topics have the names of the conversation, and ids that its cluster gave them.
+
+    def bind_topic(self, name: str, topic_id: bytes) -> None:
+        self._topics[name] = topic_id
+
+    def topic_id(self, name: str) -> bytes:
+        return self._topics[name]
+
+    def topic(self, topic_id: bytes) -> str:
+        """The name of a topic in an answer."""
+        return next((name for name, known in self._topics.items() if known == topic_id), "?")

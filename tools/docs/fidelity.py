@@ -454,6 +454,21 @@ DIFFERENCES: Final = (
         noticed="An offset instead of -1.",
     ),
     Difference(
+        what="a refused batch that is much newer than those before",
+        kafka="A batch or a marker that is newer than the first batch of its segment by segment.ms begins a "
+        "new segment, even if it is then refused or is a duplicate.",
+        here="Only what is appended begins a new segment.",
+        because="A refused request changes nothing.",
+        noticed="Only with hand-crafted timestamps: a Fetch ends at the end of a segment.",
+    ),
+    Difference(
+        what="a duplicate batch with another timestamp",
+        kafka="The reply has the timestamp of the batch that was appended.",
+        here="The reply has the timestamp of the duplicate.",
+        because="A producer that sends a batch again sends the same bytes.",
+        noticed="Only with hand-crafted requests.",
+    ),
+    Difference(
         what="a commit of which no offset is accepted",
         kafka="If the group does not exist, it is created without offsets, until the next scan for expired "
         "ones.",
