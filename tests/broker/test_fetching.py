@@ -11,7 +11,8 @@ import pytest
 from fencepost.broker.contract import FetchPlan, Reply, ReplyTo
 from fencepost.broker.partitions import fetch
 from fencepost.broker.partitions.fetch import OUTLIVED_FACTOR, OUTLIVED_MIN
-from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.journal import JournalSettings
+from fencepost.journal.log_segments import LogSegments
 from fencepost.journal.storage import StorageError, StorageFile
 from fencepost.kafka_bridge.records import KafkaEncoding
 from fencepost.protocol import messages as m
@@ -461,7 +462,7 @@ def test_a_reader_that_wants_many_bytes_learns_of_a_damaged_log(monkeypatch: pyt
 
     story = Story()
     story.produce(NOBODY, "a", name=None)
-    monkeypatch.setattr(Journal, "bytes_between", damaged)
+    monkeypatch.setattr(LogSegments, "bytes_between", damaged)
     assert visible_values(fetched(story.ask(wanting(1_000, ORDERS)))) == ["a"]
 
 

@@ -26,7 +26,7 @@ from fencepost.broker.transactions import end_txn, handlers, markers
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.state import TransactionDecision
 from fencepost.journal.indexes import AbortedRange
-from fencepost.journal.journal import Journal
+from fencepost.journal.log_segments import LogSegments
 from fencepost.journal.simulated import SimulatedFile
 from fencepost.protocol.messages import InitProducerIdReply
 from fencepost.protocol.terms import IsolationLevel
@@ -173,10 +173,10 @@ def _aborted_offsets_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_index_of_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(journal: Journal, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
+    def nothing(segments: LogSegments, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
         return []
 
-    monkeypatch.setattr(Journal, "aborted_between", nothing)
+    monkeypatch.setattr(LogSegments, "aborted_between", nothing)
 
 
 def _readers_go_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
