@@ -56,13 +56,24 @@ def compare(
     return findings
 
 
+def check_expression(spark: SparkSession, paths: Sequence[str], *, topic: str, by: str) -> None:
+    """Raises Spark's AnalysisException if `by` is not an expression for records; reads none."""
+    _expressed(spark, paths, topic, by, "in")
+
+
 def _counted(spark: SparkSession, paths: Sequence[str], topic: str, by: str, side: str) -> DataFrame:
     """How many records have each value of the expression, and where the first of them is."""
+    return _expressed(spark, paths, topic, by, side).groupBy(f"{side}By").agg(*_aggregates(side))
+
+
+def _expressed(spark: SparkSession, paths: Sequence[str], topic: str, by: str, side: str) -> DataFrame:
+    """The value of the expression for each record, and where the record is."""
+    from pyspark.sql import functions
+
     records = load(spark, paths, "records", subscribe=topic, includeHeaders="true").selectExpr(
         "CAST(key AS string) AS key", "CAST(value AS string) AS value", "headers", "partition", "offset"
     )
-    expressed = records.selectExpr(f"CAST(({by}) AS string) AS {side}By", "partition", "offset")
-    return expressed.groupBy(f"{side}By").agg(*_aggregates(side))
+    return records.select(functions.expr(by).cast("string").alias(f"{side}By"), "partition", "offset")
 
 
 def _aggregates(side: str) -> list[Column]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -18,12 +18,15 @@ from fencepost.cli.errors import CHECK_THE_PATH, WrongUsage
 from fencepost.cli.likely_paths import did_you_mean_beside
 from fencepost.cli.options import NOT_EMPTY, AsJson
 from fencepost.cli.output import print_progress
-from fencepost.cli.spark_calls import start_spark, with_spark
+from fencepost.cli.spark_calls import reason_of, start_spark, with_spark
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import LogLayout, open_layout
 from fencepost.journal.storage import DirectoryInUse, StorageReader
 from fencepost.spark_bridge.filesystems import absolute, open_storage
 from fencepost.spark_bridge.session import SHORT_RUN, require_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def audit(
@@ -110,6 +113,8 @@ def _run(
     layout = open_layout(storages)  # again: a broker may have ended before the locks
     print_progress("starting Spark ...")
     with start_spark("fencepost audit", master, SHORT_RUN) as spark:
+        if comparison is not None:  # before the audit, which may take long
+            _check_expression(spark, paths, topic=comparison[0], by=comparison[2])
         print_progress("reading the logs ...")
         findings = audit(spark, layout, paths, is_in_use=is_in_use)
         if acks is not None:
@@ -119,6 +124,21 @@ def _run(
             compared = compare(spark, layout, paths, source=source, target=target, by=by)
             findings.found += compared.found
     return findings
+
+
+def _check_expression(spark: SparkSession, paths: Sequence[str], *, topic: str, by: str) -> None:
+    """WrongUsage if Spark does not understand --by."""
+    from pyspark.errors import AnalysisException
+
+    from fencepost.audit.compare import check_expression
+
+    try:
+        check_expression(spark, paths, topic=topic, by=by)
+    except AnalysisException as problem:
+        raise WrongUsage(
+            f"--by {by}: {reason_of(problem).partition(' SQLSTATE: ')[0]}",
+            then="give a Spark SQL expression over key, value and headers, such as key",
+        ) from problem
 
 
 def _check_exists(layout: LogLayout, topic: str, option: str) -> None:

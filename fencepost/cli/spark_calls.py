@@ -9,6 +9,7 @@ is: the JVM ends with this process, even one that is still starting.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -57,11 +58,20 @@ def start_spark(app_name: str, master: str, settings: dict[str, str] | None = No
     then = "give local[*] or local[2] for this machine, or the URL of a running Spark cluster"
     if problem := _problem_of(master):
         raise WrongUsage(f"--master {master}{problem}", then=then)
+    _silence_error_logs()
     try:
         return session(app_name, master=master, settings=settings)
     except spark_errors() as problem:
         what = f"Spark does not start with --master {master}: {reason_of(problem)}"
         raise WrongUsage(what, then=then) from problem
+
+
+def _silence_error_logs() -> None:
+    """PySpark writes each error of a query to stderr, with the stack trace of Java, before it raises it."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _problem_of(master: str) -> str:
