@@ -105,6 +105,8 @@ class ConsumerMachine(RequestMachine):
     readings: Ordered[dict[TopicPartition, Reading]] = attrs.field(factory=dict)
     _problems: ConsumerProblems = attrs.field(init=False)
     member: GroupMember | None = None
+    _has_postponed_problem: bool = False
+    """Whether `take` has returned batches although it could have raised the problem of a partition."""
     _group_metadata: ConsumerGroupMetadata | None = None
     """Of the last membership, after it has ended."""
     wall_ahead_ms: Ignored[int] = 0
@@ -159,19 +161,25 @@ class ConsumerMachine(RequestMachine):
             reading.is_paused = is_paused
 
     def take(self) -> list[ConsumedBatch]:
-        """Returns the fetched batches; if there are none, raises the problem of a reading."""
-        batches: list[ConsumedBatch] = []
+        """Returns the fetched batches. Raises the problem of a partition if there are none, or if the last
+        call has returned batches in its place: other partitions may always have some.
+        """
         news = [reading for reading in self.readings.values() if reading.has_news]
+        failed = next((reading for reading in news if reading.problem and not reading.fetched), None)
+        if failed is not None and (
+            self._has_postponed_problem or not any(reading.fetched for reading in news)
+        ):
+            self._has_postponed_problem = False
+            problem, failed.problem = failed.problem, None
+            assert problem is not None, "it was chosen for its problem"
+            raise problem.exception()
+        batches: list[ConsumedBatch] = []
         for reading in news:
             for selection in reading.fetched:
                 batches += selection.batches
                 reading.move_after(selection)
             reading.fetched.clear()
-        if not batches:
-            for reading in news:
-                if reading.problem is not None:
-                    problem, reading.problem = reading.problem, None
-                    raise problem.exception()
+        self._has_postponed_problem = failed is not None
         return batches
 
     @property

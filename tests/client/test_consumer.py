@@ -435,6 +435,34 @@ def test_a_fetch_is_tried_again_after_a_pause(error: ErrorCode) -> None:
     assert reader.fetch_offsets == [0]
 
 
+def test_a_problem_of_one_partition_does_not_wait_for_the_end_of_another() -> None:
+    """There may always be records of the other one: the program would never hear of the problem."""
+    other = TopicPartition("t", 1)
+    reader = Reader(ConsumerSettings(auto_offset_reset="none"), HERE, other)
+    reader.machine.seek(HERE, 99)
+    reader.machine.seek(other, 0)
+    reader.wake()
+    log = Log().add(1)
+    reader.answer(m.Fetch, m.FetchReply(partitions=(out_of_range(HERE), fetched_from(other, log))))
+    assert offsets(reader.machine.take()) == [0]
+    reader.wake()
+    reader.answer(m.Fetch, m.FetchReply(partitions=(fetched_from(other, log.add(1)),)))
+    with pytest.raises(OffsetOutOfRange):
+        reader.machine.take()
+    assert offsets(reader.machine.take()) == [1], "no record is lost by it"
+
+
+def fetched_from(where: TopicPartition, log: Log, error: ErrorCode = ErrorCode.NONE) -> m.FetchedPartition:
+    return m.FetchedPartition(
+        topic=where.topic, partition=where.partition, error=error, high_watermark=9, last_stable_offset=9,
+        log_start_offset=0, aborted=None, records=memoryview(log.data),
+    )  # fmt: skip
+
+
+def out_of_range(where: TopicPartition) -> m.FetchedPartition:
+    return fetched_from(where, Log(), ErrorCode.OFFSET_OUT_OF_RANGE)
+
+
 def test_damage_is_told_after_everything_before_it_was_handed_out() -> None:
     log = Log().add(1, 2)
     damaged = bytearray(Log().add(1, 2).data)
