@@ -29,7 +29,7 @@ from typing import Final, Literal, TypeVar
 import attrs
 import trio
 
-from fencepost.broker.embedded import Broker
+from fencepost.broker.embedded import Broker, BrokerFailed
 from fencepost.broker.faults import FaultNeverStruck
 from fencepost.broker.listeners import parsed_listener
 from fencepost.broker.loop_calls import LoopCalls
@@ -42,7 +42,7 @@ ResultT = TypeVar("ResultT")
 BOTH: Final[tuple[Direction, ...]] = ("to_broker", "to_clients")
 CHUNK_BYTES: Final = 1 << 16
 CHUNKS_WAITING_MAX: Final = 256  # in one direction of a connection; then it is not read from
-THROTTLED_S: Final = 0.02  # a throttled direction passes as much as it may in this time
+THROTTLED_S: Final = 0.02  # a throttled direction sends about as much at once as it may pass in this time
 OUT_OF_DESCRIPTORS_S: Final = 0.05
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # struct linger: on, 0 seconds
 BYPASSED: Final = (
@@ -308,11 +308,11 @@ class Proxy:
         refusing = [fault for fault in self._faults if fault.refuses]
         for fault in refusing:
             fault.struck += 1
-        host, port = parsed_listener(self._upstream if self._broker is None else self._broker.address)
         broker: trio.SocketStream | None = None
         if not refusing:
-            with suppress(OSError):
-                broker = await trio.open_tcp_stream(host, port)
+            with suppress(OSError, BrokerFailed):  # BrokerFailed: it was never started, so it has no port
+                upstream = self._upstream if self._broker is None else self._broker.address
+                broker = await trio.open_tcp_stream(*parsed_listener(upstream))
         if broker is None:
             _reset_on_close(client)
             await trio.aclose_forcefully(client)
@@ -356,16 +356,16 @@ class Proxy:
                 while self._striking(direction, "stalls"):
                     await self._changed.wait()
                 rates = [fault.bytes_per_second for fault in self._striking(direction, "bytes_per_second")]
-                size = len(left) if not rates else max(1, int(min(rates) * THROTTLED_S))
+                rate = min(rates, default=math.inf)
+                size = len(left) if rate == math.inf else min(len(left), max(1, int(rate * THROTTLED_S)))
                 try:
                     await target.send_all(left[:size])
                 except trio.BrokenResourceError:
                     link.scope.cancel()
                     return
-                self.passed[direction] += len(left[:size])
+                self.passed[direction] += size
                 left = left[size:]
-                if rates:
-                    await trio.sleep(THROTTLED_S)
+                await trio.sleep(size / rate)
 
     def _striking(self, direction: Direction, kind: str) -> list[NetworkFault]:
         """The faults of this kind in this direction; they strike now."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import errno
+import socket
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import confluent_kafka
 import pytest
+import trio
+import trio.testing
 
 from fencepost import Broker, BrokerProcess, FaultNeverStruck, Producer, Proxy
 from fencepost.protocol.errors import FencepostError
-from fencepost.testing.proxy import ProxyNotRunning, accepted
+from fencepost.testing.proxy import NetworkFault, ProxyNotRunning, accepted
 from tests.broker.test_lifecycle import EVENTS, committed, make_topic
 
 PATIENCE_S = 300.0
@@ -143,6 +146,40 @@ def test_delayed_and_throttled_bytes_arrive_in_order(broker: Broker) -> None:
         slow.end()
         send_with_ours(proxy.address, b"fast")
         assert slow.struck == passed_by_then
+
+
+def test_a_client_may_connect_before_the_first_start_of_the_broker() -> None:
+    broker = Broker()
+    with Proxy(broker) as proxy:
+        host, port = proxy.address.split(":")
+        with (
+            socket.create_connection((host, int(port)), PATIENCE_S) as client,
+            suppress(ConnectionResetError),
+        ):
+            assert client.recv(1) == b"", "as if the broker refused the connection"
+        with broker:
+            make_topic(broker)
+            send_with_ours(proxy.address, b"1")
+            assert committed(broker) == [b"1"]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("rate", [5, 1_000])
+async def test_a_throttled_connection_passes_no_more_than_its_rate(
+    rate: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    proxy = Proxy("127.0.0.1:1")
+    fault = NetworkFault("throttle", proxy, frozenset({"to_broker"}), bytes_per_second=rate)
+    proxy._faults.append(fault)
+    put, take = trio.open_memory_channel[tuple[float, bytes]](1)
+    target, arrived = trio.testing.memory_stream_one_way_pair()
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(proxy._deliver, cast("Any", None), take, cast("Any", target), "to_broker")
+        await put.send((began, bytes(4 * rate)))
+        await put.aclose()
+    assert trio.current_time() - began == pytest.approx(4), "seconds of the simulated clock"
+    assert len(await arrived.receive_some()) == 4 * rate
 
 
 # --- what cannot be missed
