@@ -207,6 +207,8 @@ class BrokerProcess(LocalBroker):
         if self.is_running:
             raise BrokerFailed("this broker is running; restart() stops it first")
         self._ports.keep(BrokerSettings(port=self._ports.port), DiskStorage(self.directory))
+        if self._child is not None:  # it ended by itself; its last line may say which fault struck
+            self._child.end()
         arguments = [*self._arguments, *self._desk.arguments(), "--port", str(self.port), "--with-parent"]
         if self.advertised_listener is not None:
             arguments += ["--advertised-listener", self.advertised_listener]
@@ -214,8 +216,6 @@ class BrokerProcess(LocalBroker):
             arguments += ["--record-to", str(self.recording.next_life())]
         # -P: a file of the user, such as outcome.py, must not take the place of a library.
         command = [sys.executable, "-P", "-m", "fencepost", "serve", *arguments]
-        if self._child is not None:  # it ended by itself
-            self._child.end()
         self._child = child = _Child(command, self._heard, self._desk.heard, owner=self)
         if not child.wait_until_ready():
             self._child = None

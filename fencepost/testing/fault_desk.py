@@ -61,18 +61,31 @@ class WireDesk:
 
 @attrs.define
 class _Kept:
-    """A fault that a broker process was asked for, and what is known of it. `child_id` is its number in the
-    process that runs.
-    """
+    """A fault of a broker process, and what is known of it."""
 
     state: DescribedFault
+    """As the last reply described it."""
     repeats: bool
     child_id: int | None = None
-    struck_before: int = 0  # in earlier processes
+    """Its number in the process that runs."""
+    struck_before: int = 0
+    """How many times it struck in earlier processes."""
+    printed: int = 0
+    """How many times it has struck, by the last line about it. Another thread than that of the replies sets
+    this: a reply from before the strike, which is processed after the line, must not undo it.
+    """
+
+    @property
+    def struck(self) -> int:
+        return max(self.state.struck, self.printed)
 
     @property
     def may_strike(self) -> bool:
-        return self.repeats or not self.state.struck
+        return self.repeats or not self.struck
+
+    def described(self) -> DescribedFault:
+        missing = "" if self.struck else self.state.missing
+        return attrs.evolve(self.state, struck=self.struck, missing=missing)
 
 
 class ProcessDesk:
@@ -96,7 +109,7 @@ class ProcessDesk:
         """The options of `fencepost serve` for the next process."""
         arguments: list[str] = []
         for kept in self._kept.values():
-            kept.struck_before, kept.child_id = kept.state.struck, None
+            kept.struck_before, kept.child_id = kept.struck, None
             if kept.may_strike:
                 arguments += ["--fault", kept.state.fault]
                 kept.child_id = len(arguments) // 2
@@ -105,8 +118,7 @@ class ProcessDesk:
     def heard(self, struck: Mapping[str, Any]) -> None:
         for kept in list(self._kept.values()):
             if kept.child_id == struck["fault_id"]:
-                times = kept.struck_before + int(struck["struck"])
-                kept.state = attrs.evolve(kept.state, struck=times, missing="")
+                kept.printed = kept.struck_before + int(struck["struck"])
 
     # --- for its faults
 
@@ -129,8 +141,9 @@ class ProcessDesk:
         for kept in self._kept.values():
             state = None if kept.child_id is None else found.get(kept.child_id)
             if state is not None:
-                self._update(kept, state)
-        return [kept.state for kept in self._kept.values()]
+                struck = kept.struck_before + state.struck
+                kept.state = attrs.evolve(state, fault_id=kept.state.fault_id, struck=struck)
+        return [kept.described() for kept in self._kept.values()]
 
     def end(self, fault_id: int) -> None:
         self._do(fault_id, WireDesk.end)
@@ -151,11 +164,6 @@ class ProcessDesk:
         )
         self._kept[self._added] = _Kept(state, bool(fault.every))
         return self._added
-
-    def _update(self, kept: _Kept, state: DescribedFault) -> None:
-        struck = max(kept.state.struck, kept.struck_before + state.struck)
-        missing = "" if struck else state.missing
-        kept.state = attrs.evolve(state, fault_id=kept.state.fault_id, struck=struck, missing=missing)
 
     def _desk(self) -> WireDesk | None:
         address = self._address()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from fencepost.protocol.frames import RequestFrame
 from fencepost.protocol.messages import ListGroups
 from fencepost.simulator.world.history import Sent, Struck
 from fencepost.testing import process_recording
+from fencepost.testing.broker_process import _Child
 from fencepost.testing.fault_desk import ProcessDesk
 from tests.broker.test_lifecycle import EVENTS, commit, committed, make_topic, write
 
@@ -269,6 +270,32 @@ def test_a_process_that_has_ended_is_forgotten(tmp_path: Path) -> None:
         assert len(set(pids)) == 5
         assert objects_of(pids) == [broker.pid]
     assert objects_of(pids) == []
+
+
+def test_a_start_after_a_crash_waits_for_the_last_line_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that the fault has struck. Otherwise the next process would have the fault again."""
+    is_ended, heard, end = threading.Event(), ProcessDesk.heard, _Child.end
+
+    def slow_heard(desk: ProcessDesk, struck: Mapping[str, Any]) -> None:
+        is_ended.wait(PATIENCE_S)
+        heard(desk, struck)
+
+    def noted_end(child: _Child, how: signal.Signals | None = None) -> int:
+        is_ended.set()
+        return end(child, how)
+
+    monkeypatch.setattr(ProcessDesk, "heard", slow_heard)
+    monkeypatch.setattr(_Child, "end", noted_end)
+    with BrokerProcess(tmp_path) as broker, ThreadPoolExecutor(1) as other:
+        broker.faults.add("when shop sends Metadata do crash broker")
+        descriptor = os.pidfd_open(broker.pid)
+        with Admin(broker.address, client_id="shop", default_api_timeout_ms=20_000) as admin:
+            asked = other.submit(admin.list_topics)
+            wait_for_end(descriptor)
+            broker.start()
+            assert asked.result(PATIENCE_S) == []
 
 
 def test_a_recording_goes_through_all_lives(tmp_path: Path) -> None:
