@@ -218,6 +218,8 @@ def _open_at_coordinators(admin: Admin) -> list[str]:
     lines: list[str] = []
     for listed in admin.list_transactions(states=[state for state in TransactionState if state.is_open]):
         found = admin.describe_transaction(listed.transactional_id)
+        if not found.state.is_open:  # it has ended since it was listed
+            continue
         where = ", ".join(map(str, found.partitions)) or "no partition"
         who = f"producer {found.producer_id} epoch {found.producer_epoch}"
         lines.append(f"open         {found.transactional_id}: {found.state.title}, {who}, in {where}")

@@ -255,3 +255,16 @@ def test_an_open_transaction_fails_both_kinds(broker: Broker) -> None:
             fencepost.assert_committed("orders", [], broker=broker, timeout=0)
         producer.abort_transaction()
     fencepost.assert_no_open_transactions(broker)
+
+
+def test_a_transaction_that_ends_after_it_was_listed_is_not_open(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shop(broker) as producer, fencepost.Admin(broker.address) as admin:
+        producer.begin_transaction()
+        producer.send("orders", b"A", partition=0).result()
+        listed = admin.list_transactions()
+        producer.commit_transaction()
+    fencepost.assert_no_open_transactions(broker)
+    monkeypatch.setattr(fencepost.Admin, "list_transactions", lambda *_, **__: listed)
+    fencepost.assert_no_open_transactions(broker, timeout=0)
