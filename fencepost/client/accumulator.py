@@ -260,7 +260,7 @@ class Accumulator:
         batch.is_done = True
         batch.data = None
 
-    def has_lost(self, producer_id: int, producer_epoch: int) -> bool:
+    def lacks_sequence(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether a sequence of this identity is missing, or may be, in some partition."""
         identity = (producer_id, producer_epoch)
         return any(

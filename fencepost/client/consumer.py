@@ -327,7 +327,7 @@ class ConsumerMachine(RequestMachine):
             elif isinstance(result, m.FetchedPartition):
                 self._fetched(reading, result)
             else:
-                self._checked(reading, result, now)
+                self._validated(reading, result, now)
 
     def _fetched(self, reading: Reading, result: m.FetchedPartition) -> None:
         reading.attempts, reading.error = 0, NO_ERROR
@@ -348,13 +348,13 @@ class ConsumerMachine(RequestMachine):
         else:
             reading.move_after(selection)  # everything in it is aborted, or a marker
 
-    def _checked(self, reading: Reading, end: m.EpochEndOffset, now: int) -> None:
+    def _validated(self, reading: Reading, end: m.EpochEndOffset, now: int) -> None:
         """The leader has said where the leader epoch of the position ends in its log."""
         reading.attempts, reading.error = 0, NO_ERROR
         position, epoch = reading.fetch_offset, reading.leader_epoch
         is_known = end.end_offset != NO_OFFSET and end.leader_epoch != NO_LEADER_EPOCH
         if is_known and end.end_offset >= position:
-            reading.valid_in_epoch = reading.checked_in_epoch
+            reading.valid_in_epoch = reading.validation_epoch
             return
         found = f"ends at offset {end.end_offset}" if is_known else "is unknown"
         because = (
@@ -362,7 +362,7 @@ class ConsumerMachine(RequestMachine):
             f"consumer: leader epoch {epoch} {found}"
         )
         if is_known and self._reset_timestamp(now) is not None:
-            reading.begin_at(end.end_offset, end.leader_epoch, reading.checked_in_epoch)
+            reading.begin_at(end.end_offset, end.leader_epoch, reading.validation_epoch)
             self._out.append(WarnProgram(f"{because}; the consumer continues at that offset"))
             return
         self._reset(reading, because, now)
@@ -503,7 +503,7 @@ class ConsumerMachine(RequestMachine):
     def _fetch(self, now: int) -> None:
         """Fetches from each leader its partitions without a fetch in flight or fetched records."""
         by_node: dict[int, list[Reading]] = {}
-        doubtful: dict[int, list[Reading]] = {}
+        to_validate: dict[int, list[Reading]] = {}
         for reading in self.readings.values():
             if reading.position is None or reading.in_flight is not None or reading.fetched:
                 continue
@@ -511,10 +511,10 @@ class ConsumerMachine(RequestMachine):
                 continue
             leader = self.cluster.leader(reading.partition)
             if leader is not None:
-                readings_of = doubtful if self._is_doubtful(reading) else by_node
+                readings_of = to_validate if self._needs_validation(reading) else by_node
                 readings_of.setdefault(leader, []).append(reading)
-        for node, readings in doubtful.items():
-            self._check(node, readings)
+        for node, readings in to_validate.items():
+            self._send_validation(node, readings)
         for node, readings in by_node.items():
             # The reader reaches the ends of partitions at different times, and a fetch waits at each. With
             # one more waiting fetch, the broker would read no further request from this connection, not even
@@ -527,23 +527,23 @@ class ConsumerMachine(RequestMachine):
                 for reading in asked:
                     reading.in_flight = token
 
-    def _is_doubtful(self, reading: Reading) -> bool:
+    def _needs_validation(self, reading: Reading) -> bool:
         """Whether the log of the leader may lack records before the position."""
         current = self.cluster.leader_epoch(reading.partition)
         if reading.fetch_offset == 0 or reading.valid_in_epoch == current:
             return False
         return reading.leader_epoch not in (NO_LEADER_EPOCH, current)
 
-    def _check(self, node: int, readings: list[Reading]) -> None:
+    def _send_validation(self, node: int, readings: list[Reading]) -> None:
         parts: list[m.LeaderEpochPartition] = []
         for reading in readings:
             topic, number = reading.partition
-            reading.checked_in_epoch = self.cluster.leader_epoch(reading.partition)
+            reading.validation_epoch = self.cluster.leader_epoch(reading.partition)
             parts.append(
                 m.LeaderEpochPartition(
                     topic=topic,
                     partition=number,
-                    current_leader_epoch=reading.checked_in_epoch,
+                    current_leader_epoch=reading.validation_epoch,
                     leader_epoch=reading.leader_epoch,
                 )
             )

@@ -56,9 +56,9 @@ from fencepost.client.errors import (
 )
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.member_states import (
-    BEATING,
     CALLING,
     COMMITTING,
+    HEARTBEATING,
     IN_BETWEEN,
     MEMBER_STATES,
     REFUSALS,
@@ -150,8 +150,8 @@ class GroupMember:
     _group_call: CallNumber | None = None
     """The JoinGroup or SyncGroup that is pending."""
     _leave_call: CallNumber | None = None
-    _beat_call: CallNumber | None = None
-    _beat_at: int = attrs.field(init=False)
+    _heartbeat_call: CallNumber | None = None
+    _heartbeat_at: int = attrs.field(init=False)
     _joined: m.JoinGroupReply | None = None
     """Of a leader that waits for metadata."""
     _joined_topics: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ class GroupMember:
 
     def __attrs_post_init__(self) -> None:
         self.metadata = self._non_member
-        self._beat_at = self._refresh_at = self._polled_at
+        self._heartbeat_at = self._refresh_at = self._polled_at
 
     @property
     def awaits_metadata(self) -> bool:
@@ -264,7 +264,7 @@ class GroupMember:
         elif self.state is _S.LEFT:
             self._send_leave(now)
         elif self._kept_input is not None:  # STABLE, but the group has changed meanwhile
-            self._happens(self._kept_input)
+            self._apply_event(self._kept_input)
 
     @property
     def needs_poll(self) -> bool:
@@ -274,7 +274,7 @@ class GroupMember:
     @property
     def pending_call(self) -> int | None:
         """The JoinGroup, SyncGroup or Heartbeat that has no reply."""
-        return self._beat_call if self._group_call is None else self._group_call
+        return self._heartbeat_call if self._group_call is None else self._group_call
 
     @property
     def is_fenced(self) -> bool:
@@ -316,30 +316,30 @@ class GroupMember:
 
     # --- states ---------------------------------------------------------------------------------------------
 
-    def _move(self, happening: MemberInput) -> None:
-        state = MEMBER_STATES[self.state].get(happening)
-        assert state is not None, f"{happening} cannot happen while {self.state}"
+    def _move(self, event: MemberInput) -> None:
+        state = MEMBER_STATES[self.state].get(event)
+        assert state is not None, f"{event} cannot happen while {self.state}"
         self.state = state
         if state not in (_S.JOINING, _S.SYNCING):
             self._group_call = self._cancelled(self._group_call)
             self._joined = None
-        if state not in BEATING:
-            self._beat_call = self._cancelled(self._beat_call)
+        if state not in HEARTBEATING:
+            self._heartbeat_call = self._cancelled(self._heartbeat_call)
 
     def _cancelled(self, number: int | None) -> None:
         if number is not None:
             self._calls.cancel(number)
 
-    def _happens(self, happening: MemberInput) -> None:
+    def _apply_event(self, event: MemberInput) -> None:
         """Applies an event of the group; ignored in states where it cannot happen."""
-        if happening not in MEMBER_STATES[self.state]:
+        if event not in MEMBER_STATES[self.state]:
             return
         kept, self._kept_input = self._kept_input, None
-        self._move(happening)
+        self._move(event)
         if self.state is _S.ASSIGNING:
             # A refused heartbeat is raised by poll(); the rebalance that waits for the callback remains.
-            self._kept_input = kept if happening is _I.REFUSED else happening
-        if happening is _I.EXPELLED:
+            self._kept_input = kept if event is _I.REFUSED else event
+        if event is _I.EXPELLED:
             self.generation_id = NO_GENERATION
             self._counts = None
             self._share_again_at = None
@@ -349,8 +349,8 @@ class GroupMember:
     def finished(self, finished: FinishedCall, now: int) -> bool:
         """Applies the end of a call; False if the call is not this member's."""
         number = finished.call.number
-        if number == self._beat_call:
-            self._beat_call = None
+        if number == self._heartbeat_call:
+            self._heartbeat_call = None
             if finished.failure is not None:
                 self._refused(finished.failure)
         elif number == self._group_call:
@@ -369,11 +369,11 @@ class GroupMember:
 
     def _refused(self, failure: Failure, body: object = None) -> None:
         """Applies an error of the coordinator; `body` is that of a rejected JoinGroup."""
-        happening = REFUSALS.get(failure.error, _I.REFUSED)
+        event = REFUSALS.get(failure.error, _I.REFUSED)
         if failure.error is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = NO_MEMBER
-        self._happens(happening)
-        match happening:
+        self._apply_event(event)
+        match event:
             case _I.ID_GIVEN:
                 assert isinstance(body, m.JoinGroupReply), "the refusal names the id"
                 self.member_id = body.member_id
@@ -386,7 +386,7 @@ class GroupMember:
                 pass
 
     def _fail(self, because: str) -> None:
-        self._happens(_I.REFUSED)
+        self._apply_event(_I.REFUSED)
         self.failure = Failure(RequestFailed, because=because)
 
     # --- joining --------------------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ class GroupMember:
 
     def _take_generation(self, reply: m.JoinGroupReply, now: int) -> None:
         self.member_id, self.generation_id = reply.member_id, reply.generation_id
-        self._beat_at = now + self._settings.heartbeat_interval_ms
+        self._heartbeat_at = now + self._settings.heartbeat_interval_ms
         self._move(_I.JOINED)
         self._counts = None
         self._share_again_at = None
@@ -538,7 +538,7 @@ class GroupMember:
         """Does what is due at `now` and needs no call by the application."""
         if self._joined is not None:
             self._lead(self._joined, now)
-        if self.state not in BEATING:
+        if self.state not in HEARTBEATING:
             return
         if now >= self._polled_at + self._settings.max_poll_interval_ms:
             self._give_up_membership(now)
@@ -549,12 +549,12 @@ class GroupMember:
                 self._calls.cluster.is_stale = True
             is_due = self._share_again_at is not None and now >= self._share_again_at
             if is_due or self.topics != self._joined_topics or self._topics_have_changed():
-                self._happens(_I.REBALANCE)
-        if self._beat_call is None and now >= self._beat_at and self.generation_id != NO_GENERATION:
-            self._beat(now)
+                self._apply_event(_I.REBALANCE)
+        if self._heartbeat_call is None and now >= self._heartbeat_at and self.generation_id != NO_GENERATION:
+            self._send_heartbeat(now)
 
-    def _beat(self, now: int) -> None:
-        self._beat_at = now + self._settings.heartbeat_interval_ms
+    def _send_heartbeat(self, now: int) -> None:
+        self._heartbeat_at = now + self._settings.heartbeat_interval_ms
         request = m.Heartbeat(
             group_id=self.group_id,
             generation_id=self.generation_id,
@@ -562,13 +562,13 @@ class GroupMember:
             group_instance_id=self._settings.group_instance_id,
         )
         timeout_ms = min(self._settings.request_timeout_ms, self._settings.session_timeout_ms)
-        self._beat_call = self._calls.submit(request, self._group, timeout_ms=timeout_ms)
+        self._heartbeat_call = self._calls.submit(request, self._group, timeout_ms=timeout_ms)
 
     def _give_up_membership(self, now: int) -> None:
         """The application has not polled for too long: leaves, so that others get its partitions (KIP-62)."""
         if self.generation_id != NO_GENERATION:
             self._send_leave(now)
-            self._happens(_I.EXPELLED)
+            self._apply_event(_I.EXPELLED)
             self.member_id = NO_MEMBER
 
     def _send_leave(self, now: int) -> None:
@@ -587,11 +587,11 @@ class GroupMember:
 
     def wake_at(self) -> int | None:
         """When `step` has something to do, apart from replies."""
-        if self.state not in BEATING or self.generation_id == NO_GENERATION:
+        if self.state not in HEARTBEATING or self.generation_id == NO_GENERATION:
             return None
         at = self._polled_at + self._settings.max_poll_interval_ms
-        if self._beat_call is None:
-            at = min(at, self._beat_at)
+        if self._heartbeat_call is None:
+            at = min(at, self._heartbeat_at)
         if self._counts is not None and self.state is _S.STABLE:
             at = min(at, self._refresh_at)
         if self._share_again_at is not None and self.state is _S.STABLE:

@@ -98,7 +98,7 @@ REFUSALS: Final[dict[ErrorCode, MemberInput]] = {
 }
 """The event for an error of the coordinator; any other is REFUSED, and poll() raises it."""
 
-BEATING: Final = frozenset({_S.REJOINING, _S.REVOKING, _S.SYNCING, _S.SYNCED, _S.ASSIGNING, _S.STABLE})
+HEARTBEATING: Final = frozenset({_S.REJOINING, _S.REVOKING, _S.SYNCING, _S.SYNCED, _S.ASSIGNING, _S.STABLE})
 """States with heartbeats. The coordinator expects none while a member joins."""
 CALLING: Final = frozenset({_S.REVOKING, _S.ASSIGNING, _S.LEAVING})
 """States that wait for a callback."""

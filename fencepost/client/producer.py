@@ -273,7 +273,9 @@ class ProducerMachine(RequestMachine):
             because = "commit_transaction() timed out or was interrupted before the commit was sent"
             self._fail(Failure(TransactionAborted, because=f"{because}: {self._why_not_sent()}"))
         else:
-            self._lose_commit("commit_transaction() timed out or was interrupted before the reply arrived")
+            self._leave_commit_unknown(
+                "commit_transaction() timed out or was interrupted before the reply arrived"
+            )
         return self._step(now)
 
     def _why_not_sent(self) -> str:
@@ -293,7 +295,7 @@ class ProducerMachine(RequestMachine):
                 because = "the producer was closed before the commit was sent"
                 self._resolve(Failure(ClientClosed, because=because))
             else:
-                self._lose_commit("the producer was closed before the reply arrived")
+                self._leave_commit_unknown("the producer was closed before the reply arrived")
         self._drop_calls()
         self._enter(_S.CLOSED)
         self.delivery.fail(
@@ -337,7 +339,7 @@ class ProducerMachine(RequestMachine):
                 f"{batch.where}: topic {batch.topic!r} now has {partitions_in_words(counts[batch.topic])}, "
                 f"and this one is gone ({error.name})"
             )
-            self._lose_batch(batch, Failure(DeliveryFailed, because=because, error=error))
+            self._fail_batch(batch, Failure(DeliveryFailed, because=because, error=error))
 
     def _drop_idle_topics(self, used_before: int) -> None:
         waiting = {where.topic for where in self.accumulator.active}
@@ -368,10 +370,10 @@ class ProducerMachine(RequestMachine):
             )
         raise WrongState(refusal(call, self.state), cell)
 
-    def _move(self, happening: ProducerInput) -> None:
+    def _move(self, event: ProducerInput) -> None:
         """An event: an absent cell is a bug of this module."""
-        cell = self._table[self.state].get(happening)
-        assert isinstance(cell, ProducerState), f"{happening} cannot happen while {self.state}"
+        cell = self._table[self.state].get(event)
+        assert isinstance(cell, ProducerState), f"{event} cannot happen while {self.state}"
         self._enter(cell)
 
     def _enter(self, state: ProducerState) -> None:
@@ -481,7 +483,7 @@ class ProducerMachine(RequestMachine):
         if isinstance(finished.body, m.EndTxnReply):
             self._go_on_as(finished.body)
         elif committing and finished.call.indefinite:
-            self._lose_commit(
+            self._leave_commit_unknown(
                 "an earlier attempt may have succeeded, and the coordinator answered "
                 f"{error.name} to the retry",
                 error,
@@ -497,7 +499,7 @@ class ProducerMachine(RequestMachine):
         """
         if self._dialect.renews_identity:
             self._adopt(reply)
-        elif self.accumulator.has_lost(self.producer_id, self.producer_epoch):
+        elif self.accumulator.lacks_sequence(self.producer_id, self.producer_epoch):
             self._ask_identity()
             return
         self._end_transaction()
@@ -507,11 +509,11 @@ class ProducerMachine(RequestMachine):
         self._move(_I.ENDED)
         self._resolve()
 
-    def _lose_commit(self, why: str, error: ErrorCode = NO_ERROR) -> None:
+    def _leave_commit_unknown(self, why: str, error: ErrorCode = NO_ERROR) -> None:
         self._drop_calls()
         because = f"it is unknown whether the transaction committed: {why}"
         self.failure = Failure(CommitOutcomeUnknown, because=because, error=error)
-        self._move(_I.COMMIT_LOST)
+        self._move(_I.COMMIT_UNKNOWN)
         self._resolve(self.failure)
 
     def _submit_offsets(self) -> None:
@@ -556,7 +558,7 @@ class ProducerMachine(RequestMachine):
             last = batch.last_error
             if last is not NO_ERROR:
                 because = f"{because}: {last.meaning} ({last.name})"
-            self._lose_batch(batch, Failure(DeliveryTimeout, because=because, error=last))
+            self._fail_batch(batch, Failure(DeliveryTimeout, because=because, error=last))
 
     def _take_rejection(self, rejection: Refusal) -> None:
         batch, error, remedy = rejection
@@ -568,9 +570,9 @@ class ProducerMachine(RequestMachine):
         elif batch.is_refused:
             self._renew(batch)
         else:
-            self._lose_batch(batch, refused(DeliveryFailed, error, f"produce to {batch.where}"))
+            self._fail_batch(batch, refused(DeliveryFailed, error, f"produce to {batch.where}"))
 
-    def _lose_batch(self, batch: ProducerBatch, failure: Failure) -> None:
+    def _fail_batch(self, batch: ProducerBatch, failure: Failure) -> None:
         """A batch fails: its transaction must be aborted; without one, its sequence may be missing."""
         self.delivery.finish(batch, failure)
         if self.settings.transactional_id is not None:

@@ -40,9 +40,9 @@ class ProducerInput(IdentityEnum):
     INITIALIZED = "identity granted"
     ENDED = "transaction ended"
     FAILED = "abortable failure"
-    RENEW = "sequence lost"
+    RENEW = "sequence missing"
     FATAL = "fatal failure"
-    COMMIT_LOST = "commit outcome lost"
+    COMMIT_UNKNOWN = "commit outcome unknown"
 
 
 Cell = ProducerState | ErrorCode
@@ -54,7 +54,7 @@ _BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
 _SPOILED = ErrorCode.TRANSACTION_ABORTABLE
 
 _CALLS: Final = (_I.INIT, _I.BEGIN, _I.SEND, _I.SEND_OFFSETS, _I.COMMIT, _I.ABORT)
-_HAPPENINGS: Final = (_I.INITIALIZED, _I.ENDED, _I.FAILED, _I.RENEW, _I.FATAL, _I.COMMIT_LOST)
+_EVENTS: Final = (_I.INITIALIZED, _I.ENDED, _I.FAILED, _I.RENEW, _I.FATAL, _I.COMMIT_UNKNOWN)
 
 
 def _calls(error: ErrorCode, **but: Cell) -> dict[ProducerInput, Cell]:
@@ -64,7 +64,7 @@ def _calls(error: ErrorCode, **but: Cell) -> dict[ProducerInput, Cell]:
 
 def _stays(state: ProducerState) -> dict[ProducerInput, Cell]:
     """A state that only close() leaves: late events change nothing."""
-    return _calls(_WRONG) | dict.fromkeys(_HAPPENINGS, state)
+    return _calls(_WRONG) | dict.fromkeys(_EVENTS, state)
 
 
 _LAST_STATES: Final[ProducerTable] = {
@@ -101,7 +101,7 @@ TRANSACTIONAL: Final[ProducerTable] = {
         _I.ENDED: _S.READY,
         _I.FAILED: _S.ABORTABLE_ERROR,
         _I.FATAL: _S.FATAL_ERROR,
-        _I.COMMIT_LOST: _S.COMMIT_OUTCOME_UNKNOWN,
+        _I.COMMIT_UNKNOWN: _S.COMMIT_OUTCOME_UNKNOWN,
     },
     _S.ABORTING_TRANSACTION: {
         **_calls(_BUSY, ABORT=_S.ABORTING_TRANSACTION),

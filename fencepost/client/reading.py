@@ -52,7 +52,7 @@ class Reading:
     fetched: list[Selection] = attrs.field(factory=list, kw_only=True)
     in_flight: CallNumber | None = attrs.field(default=None, kw_only=True)
     """The token of the fetch in flight, or of the check of the position in its place."""
-    checked_in_epoch: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
+    validation_epoch: int = attrs.field(default=NO_LEADER_EPOCH, kw_only=True)
     """The leader epoch of the leader that was asked to check the position."""
     is_at_end: bool = attrs.field(default=False, kw_only=True)
     """Whether the last fetch returned nothing."""

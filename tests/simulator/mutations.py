@@ -664,7 +664,8 @@ OF_GROUPS: Final = (
         workload="groups",
         edits=(
             Edit(
-                "client.group_member:GroupMember.step", {"self._beat_call is None and now": "False and now"}
+                "client.group_member:GroupMember.step",
+                {"self._heartbeat_call is None and now": "False and now"},
             ),
         ),
     ),

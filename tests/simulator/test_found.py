@@ -22,7 +22,7 @@ MISTAKES: Final = {
         breaks="A producer of old asks for a new identity at each end, whether it needs one or not.",
         edits=(
             Edit(
-                "client.accumulator:Accumulator.has_lost",
+                "client.accumulator:Accumulator.lacks_sequence",
                 {
                     "queue.is_broken and (queue.producer_id, queue.producer_epoch) == identity": (
                         "queue.is_broken"
