@@ -49,7 +49,7 @@ from fencepost.cli.record_formats import (
 )
 from fencepost.client.batch import RecordMetadata
 from fencepost.client.errors import ClientError, CommitOutcomeUnknown, DeliveryFailed, UnknownTopic
-from fencepost.client.settings import newest_dialect
+from fencepost.client.settings import newest_producer_version
 from fencepost.client.shells.signals import noting_interruptions
 from fencepost.client.shells.sync import Producer, SendFuture
 from fencepost.protocol.errors import NO_ERROR
@@ -268,14 +268,14 @@ def produce(
     records = every.applied(read(files, reading))
     with cluster.connect(client_id) as admin:
         partitions_to_use(admin, topic, [] if every.partition is None else [every.partition])
-        spoken = newest_dialect(admin.transaction_version())
+        version = newest_producer_version(admin.transaction_version())
     producer = Producer(
         cluster.bootstrap,
         client_id=client_id,
         transactional_id=transactional_id,
         compression_type=compression,
         max_block_ms=ANSWER_MS,
-        transaction_version=spoken,
+        transaction_version=version,
         **cluster.security(),
     )
     interruptions: list[BaseException] = []

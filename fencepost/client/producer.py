@@ -85,7 +85,7 @@ from fencepost.client.producer_states import (
 )
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import ANY_NODE, CallNumber, FinishedCall
-from fencepost.client.settings import METADATA_MAX_IDLE_MS, Dialect, ProducerSettings
+from fencepost.client.settings import METADATA_MAX_IDLE_MS, ProducerProtocol, ProducerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.fork import Ignored, Ordered, Shared
@@ -125,7 +125,7 @@ class ProducerMachine(RequestMachine):
     accumulator: Accumulator = attrs.field(init=False)
     delivery: Delivery = attrs.field(init=False)
     _table: Shared[ProducerTable] = attrs.field(init=False)
-    _dialect: Shared[Dialect] = attrs.field(init=False)
+    _protocol: Shared[ProducerProtocol] = attrs.field(init=False)
     _contents: TransactionContents | None = None
     """Only with the protocol before KIP-890."""
     _init_call: CallNumber | None = None
@@ -144,11 +144,11 @@ class ProducerMachine(RequestMachine):
         super().__attrs_post_init__()
         settings = self.settings
         self._table = IDEMPOTENT if settings.transactional_id is None else TRANSACTIONAL
-        self._dialect = settings.dialect
-        self.calls.versions = self._dialect.versions
+        self._protocol = settings.protocol
+        self.calls.versions = self._protocol.versions
         self.accumulator = Accumulator(settings)
         self.delivery = Delivery(settings, self.accumulator, self.calls)
-        if settings.transactional_id is not None and self._dialect.asks_to_add:
+        if settings.transactional_id is not None and self._protocol.adds_partitions_first:
             self._contents = TransactionContents(self.calls, settings.transactional_id)
 
     @property
@@ -398,7 +398,7 @@ class ProducerMachine(RequestMachine):
             # Requests in flight are awaited, because their batches may be stored. Retries and unsent batches
             # are dropped.
             self.delivery.fail(self.failure or _ABORTED, also_in_flight=False)
-            self._give_up_adding(also_in_flight=self._dialect.renews_identity)
+            self._give_up_adding(also_in_flight=self._protocol.renews_identity)
         self._end_if_done()
         done = self.delivery.done
         if done:
@@ -497,7 +497,7 @@ class ProducerMachine(RequestMachine):
         """The identity of the next transaction. Before KIP-890 it stays, unless a sequence is missing
         (KIP-360).
         """
-        if self._dialect.renews_identity:
+        if self._protocol.renews_identity:
             self._adopt(reply)
         elif self.accumulator.lacks_sequence(self.producer_id, self.producer_epoch):
             self._ask_identity()

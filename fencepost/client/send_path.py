@@ -39,7 +39,7 @@ _BYTES = frozenset({bytes})
 NO_INDEX: Final = -1
 
 
-class Share(NamedTuple):
+class PartitionColumns(NamedTuple):
     """The part of the columns for one partition, in order; partition None is the sticky one."""
 
     partition: int | None
@@ -137,10 +137,10 @@ class SendPath(Generic[OutcomeT]):
             return self._put_again(batch, index, ProducerRecord(topic, value, key, partition))
         return self._outcome((self, batch, index))
 
-    def _put_run(self, topic: str, share: Share, start: int) -> BatchRun:
-        """Appends records of `share` from `start` on to one batch, as many as fit, at least one."""
+    def _put_run(self, topic: str, part: PartitionColumns, start: int) -> BatchRun:
+        """Appends records of `part` from `start` on to one batch, as many as fit, at least one."""
         route = self._hot.get(topic)
-        where = share.partition
+        where = part.partition
         if route is not None and (where is None or (type(where) is int and 0 <= where < len(route.open))):
             batch, turn, run = route.open[route.sticky if where is None else where], self._turn, None
             try:
@@ -149,7 +149,7 @@ class SendPath(Generic[OutcomeT]):
                 pass  # the slow path waits for its turn
             else:
                 try:
-                    run = fill(batch, share, start)
+                    run = fill(batch, part, start)
                 finally:
                     turn.is_free = True
             if run is not None:
@@ -157,7 +157,7 @@ class SendPath(Generic[OutcomeT]):
                     run = run._replace(length=max(0, min(run.length, self._count_of(batch) - run.first)))
                 if run.length:
                     return run
-        outcome: Any = self._put_slowly(share.record(topic, start))
+        outcome: Any = self._put_slowly(part.record(topic, start))
         return BatchRun(outcome[1], outcome[2], 1)
 
     def _columns(
@@ -209,7 +209,7 @@ class SendPath(Generic[OutcomeT]):
 # --- columns ------------------------------------------------------------------------------------------------
 
 
-def shares(
+def split_by_partition(
     route: Route,
     values: Sequence[Any],
     keys: Sequence[Any] | None,
@@ -217,17 +217,17 @@ def shares(
     *,
     is_plain: bool,
     on_delivery: OnDelivery | None,
-) -> Iterator[Share]:
+) -> Iterator[PartitionColumns]:
     """Splits columns by the partitions of the keys; keeps the order within each partition."""
     if keys is None or partition is not None:
-        yield Share(partition, values, keys, range(len(values)), is_plain, on_delivery)
+        yield PartitionColumns(partition, values, keys, range(len(values)), is_plain, on_delivery)
         return
     places: defaultdict[int | None, list[int]] = defaultdict(list)
     for place, where in enumerate(map(route.partition_of.__getitem__, keys)):
         places[where].append(place)
     for where, chosen in places.items():
         columns = _picked(values, chosen), _picked(keys, chosen)
-        yield Share(where, *columns, chosen, is_plain, on_delivery, is_by_key=True)
+        yield PartitionColumns(where, *columns, chosen, is_plain, on_delivery, is_by_key=True)
 
 
 def _picked(column: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
@@ -235,20 +235,20 @@ def _picked(column: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
     return itemgetter(*places)(column) if len(places) > 1 else (column[places[0]],)
 
 
-def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
+def fill(batch: ProducerBatch, part: PartitionColumns, start: int) -> BatchRun | None:
     """Appends as many records from `start` on as fit into an open batch; None if not even one fits."""
-    values, keys = share.values, share.keys
+    values, keys = part.values, part.keys
     if batch.room <= 0:
         return None
-    count, size = _stretch(batch.room, share, start)
+    count, size = _stretch(batch.room, part, start)
     if not count:
         return None
     chunk = values[start : start + count]
     first = len(batch.values)
     batch.room -= size
     try:
-        if share.on_delivery is not None:
-            batch.call_back(range(first, first + count), share.on_delivery)
+        if part.on_delivery is not None:
+            batch.call_back(range(first, first + count), part.on_delivery)
         batch.keys.extend([None] * count if keys is None else keys[start : start + count])
         batch.values.extend(chunk)
     except BaseException:  # Ctrl-C
@@ -257,9 +257,9 @@ def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
     return BatchRun(batch, first, count)
 
 
-def _stretch(room: int, share: Share, start: int) -> tuple[int, int]:
+def _stretch(room: int, part: PartitionColumns, start: int) -> tuple[int, int]:
     """How many records from `start` on fit into `room` bytes, and their size; 0: one needs `_put_slowly`."""
-    values, keys, is_plain = share.values, share.keys, share.is_plain
+    values, keys, is_plain = part.values, part.keys, part.is_plain
     smallest = RECORD_OVERHEAD + (len(values[start]) if type(values[start]) is bytes else 0)
     count = min(len(values) - start, max(1, room // smallest))
     while count:

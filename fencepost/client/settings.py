@@ -98,33 +98,33 @@ def _check_length(name: str, given: str | None) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class Dialect:
+class ProducerProtocol:
     """The protocol of one generation of producers."""
 
     versions: Mapping[type[Request], int]
     """The requests that it sends in an older version than the newest."""
-    asks_to_add: bool
+    adds_partitions_first: bool
     """It adds partitions and groups to the transaction at the coordinator first (KIP-98)."""
     renews_identity: bool
     """EndTxn's reply holds its epoch for the next transaction (KIP-890 part 2)."""
 
 
-DIALECTS: Final = {
-    0: Dialect(
+PRODUCER_PROTOCOLS: Final = {
+    0: ProducerProtocol(
         versions={m.Produce: 11, m.AddPartitionsToTxn: 3, m.EndTxn: 4, m.TxnOffsetCommit: 4},
-        asks_to_add=True,
+        adds_partitions_first=True,
         renews_identity=False,
     ),
-    2: Dialect(versions={}, asks_to_add=False, renews_identity=True),
+    2: ProducerProtocol(versions={}, adds_partitions_first=False, renews_identity=True),
 }
 """By `transaction.version`."""
 
 
-def newest_dialect(transaction_version: int) -> int:
+def newest_producer_version(transaction_version: int) -> int:
     """The newest version that a producer can use with a cluster of this `transaction.version`. Version 1
     changed only the log format; its clients use the protocol of 0.
     """
-    return max(version for version in DIALECTS if version <= transaction_version)
+    return max(version for version in PRODUCER_PROTOCOLS if version <= transaction_version)
 
 
 @attrs.frozen(kw_only=True)
@@ -152,7 +152,7 @@ class ProducerSettings:
         if self.transactional_id == "":
             raise ValueError("transactional_id must not be empty; None makes a producer without transactions")
         _check_length("transactional_id", self.transactional_id)
-        if self.transaction_version not in DIALECTS:
+        if self.transaction_version not in PRODUCER_PROTOCOLS:
             raise ValueError(f"transaction_version must be 0 or 2, not {self.transaction_version}")
         if self.buffer_memory < self.batch_size:
             raise ValueError(
@@ -165,9 +165,9 @@ class ProducerSettings:
             )
 
     @property
-    def dialect(self) -> Dialect:
+    def protocol(self) -> ProducerProtocol:
         """How to speak, by `transaction_version`."""
-        return DIALECTS[self.transaction_version]
+        return PRODUCER_PROTOCOLS[self.transaction_version]
 
 
 @attrs.frozen(kw_only=True)

@@ -17,7 +17,7 @@ from fencepost.client.errors import ClientError, DeliveryFailed, TransactionAbor
 from fencepost.client.metadata import METADATA_PAUSE_MS
 from fencepost.client.producer_states import ProducerState
 from fencepost.client.send_future import PendingRecord
-from fencepost.client.send_path import SendPath, shares
+from fencepost.client.send_path import SendPath, split_by_partition
 from fencepost.client.send_turn import SendTurn
 from fencepost.faults.phrases import Point, PointKind
 from fencepost.protocol import messages as m
@@ -261,11 +261,11 @@ class Sender(SendPath[PendingRecord["Sender"]]):
         """`send_many`, with something that happens after its first record; the partition of each key."""
         found: dict[int, int] = {}
         route = self._hot["t"]
-        for share in shares(route, keys, keys, None, is_plain=True, on_delivery=None):
+        for part in split_by_partition(route, keys, keys, None, is_plain=True, on_delivery=None):
             start = 0
-            while start < len(share.values):
-                run = self._put_run("t", share, start)
-                found |= dict.fromkeys(share.places[start : start + run.length], run.batch.partition)
+            while start < len(part.values):
+                run = self._put_run("t", part, start)
+                found |= dict.fromkeys(part.places[start : start + run.length], run.batch.partition)
                 start += run.length
                 if len(found) == 1:
                     between()

@@ -7,7 +7,7 @@ import pytest
 from fencepost.client.effects import TransactionCall
 from fencepost.client.errors import ProducerFenced, TransactionAborted
 from fencepost.client.producer_states import ProducerState
-from fencepost.client.settings import DIALECTS, ProducerSettings
+from fencepost.client.settings import PRODUCER_PROTOCOLS, ProducerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint, fork
@@ -252,6 +252,6 @@ def test_a_copy_goes_its_own_way() -> None:
 
 
 def test_only_known_generations_are_spoken() -> None:
-    assert list(DIALECTS) == [0, 2]
+    assert list(PRODUCER_PROTOCOLS) == [0, 2]
     with pytest.raises(ValueError, match="transaction_version"):
         ProducerSettings(transactional_id="pay", transaction_version=1)

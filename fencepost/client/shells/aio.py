@@ -24,7 +24,7 @@ from fencepost.client.consumer_records import Record
 from fencepost.client.errors import BufferFull
 from fencepost.client.producer_calls import ProducerCalls, TopicNotLoaded
 from fencepost.client.send_future import BatchRun, PendingColumn, PendingRecord, RecordMetadata, StoredRecords
-from fencepost.client.send_path import SendPath, shares
+from fencepost.client.send_path import SendPath, split_by_partition
 from fencepost.client.settings import CLOSE_TIMEOUT_MS
 from fencepost.client.shells.aio_driver import AsyncDriver
 from fencepost.client.shells.clients import (
@@ -165,17 +165,17 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
             return futures
         values, keys, is_plain = self._columns(values, keys)
         route = await self._driver.run(self._calls.route(topic))
-        for share in shares(route, values, keys, partition, is_plain=is_plain, on_delivery=on_delivery):
+        for part in split_by_partition(route, values, keys, partition, is_plain=is_plain, on_delivery=on_delivery):
             start = 0
-            while start < len(share.values):
+            while start < len(part.values):
                 try:
-                    run = self._put_run(topic, share, start)
+                    run = self._put_run(topic, part, start)
                 except (BufferFull, TopicNotLoaded):
                     run = None
                 if run is None:
-                    record = share.record(topic, start)
+                    record = part.record(topic, start)
                     run = BatchRun(*await self._driver.run(self._calls.append(record)), 1)
-                futures.add(run, share.places[start : start + run.length])
+                futures.add(run, part.places[start : start + run.length])
                 start += run.length
         return futures
 

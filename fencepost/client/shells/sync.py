@@ -29,7 +29,7 @@ from fencepost.client.send_future import (
     StoredRecords,
     make_record_metadata,
 )
-from fencepost.client.send_path import SendPath, shares
+from fencepost.client.send_path import SendPath, split_by_partition
 from fencepost.client.settings import CLOSE_TIMEOUT_MS
 from fencepost.client.shells.clients import (
     WAIT_FOR_RECORDS_MS,
@@ -174,11 +174,11 @@ class Producer(ProducerClient[SendFuture, Driver]):
             return futures
         values, keys, is_plain = self._columns(values, keys)
         route = self._driver.run(self._calls.route(topic))
-        for share in shares(route, values, keys, partition, is_plain=is_plain, on_delivery=on_delivery):
+        for part in split_by_partition(route, values, keys, partition, is_plain=is_plain, on_delivery=on_delivery):
             start = 0
-            while start < len(share.values):
-                run = self._put_run(topic, share, start)
-                futures.add(run, share.places[start : start + run.length])
+            while start < len(part.values):
+                run = self._put_run(topic, part, start)
+                futures.add(run, part.places[start : start + run.length])
                 start += run.length
         return futures
 

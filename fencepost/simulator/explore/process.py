@@ -16,7 +16,7 @@ from fencepost.client.effects import Effect, Resolve, SendRequest, TransactionCa
 from fencepost.client.errors import TransactionAborted
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.retries import CallNumber
-from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, ProducerSettings, newest_dialect
+from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, ProducerSettings, newest_producer_version
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Clock, Shared, fork
 from fencepost.protocol.messages import Produce, Request
@@ -81,7 +81,7 @@ class ExploredClient:
             transactional_id=name,
             linger_ms=0,
             delivery_timeout_ms=NEVER_MS,
-            transaction_version=newest_dialect(config.transaction_version),
+            transaction_version=newest_producer_version(config.transaction_version),
         )
         machine = ProducerMachine("127.0.0.1:1", settings)
         return cls(name=name, machine=machine, config=config, retries=config.retries)

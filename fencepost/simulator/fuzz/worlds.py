@@ -393,7 +393,7 @@ def _role(
             process,
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
-            transaction_version=plan.dialect,
+            transaction_version=plan.producer_version,
             keys=plan.compaction,
         )
         return runner, script(run, runner)

@@ -17,7 +17,7 @@ from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.client.assignors import ASSIGNORS
-from fencepost.client.settings import newest_dialect
+from fencepost.client.settings import newest_producer_version
 from fencepost.faults.grammar import NUMBER_MAX
 from fencepost.faults.phrases import Fault, Point, PointKind, ScriptLine
 from fencepost.journal.journal import JournalSettings
@@ -119,9 +119,9 @@ class Brokers:
     without_fixes: Annotated[tuple[str, ...], OneOf(FIX_NAMES)] = ()
 
     @property
-    def dialect(self) -> int:
+    def producer_version(self) -> int:
         """The newest transaction version of clients that these brokers speak."""
-        return newest_dialect(self.transaction_version)
+        return newest_producer_version(self.transaction_version)
 
     def world(self, **more: Any) -> WorldSettings:
         """A world of such brokers, with short times: so much happens in a second that faults meet each other.

@@ -164,14 +164,14 @@ def _role(cluster: ClusterShape, part: Part) -> Role:
     def act(run: Run, process: ClientProcess) -> tuple[Actor, Script[None]]:
         match part:
             case ProducerPart():
-                producer = ProducerPlayer(process, run.protocol_events, cluster.dialect, part)
+                producer = ProducerPlayer(process, run.protocol_events, cluster.producer_version, part)
                 return producer, producer.script()
             case ConsumerPart():
                 consumer = ConsumerPlayer(process, part)
                 return consumer, consumer.script()
             case ProcessorPart():
                 runner = Runner(
-                    process, transactional_id=part.transactional_id, transaction_version=cluster.dialect
+                    process, transactional_id=part.transactional_id, transaction_version=cluster.producer_version
                 )
                 return runner, _copying(runner, run, part)
 
