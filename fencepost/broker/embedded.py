@@ -39,7 +39,7 @@ from fencepost.broker.access.files import AccessFileError, check_name, parse_acl
 from fencepost.broker.access.session import AccessSettings
 from fencepost.broker.broker_configs import check_together, kafka_generation, overridden
 from fencepost.broker.broker_settings import BrokerSettings
-from fencepost.broker.fault_handles import Faults, ThreadDesk, naming_help
+from fencepost.broker.fault_handles import Faults, ThreadFaultRegistry, naming_help
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.fault_site import injector_of
 from fencepost.broker.feed import Feed
@@ -334,7 +334,7 @@ class Broker(LocalBroker):
             self._injector = injector_of(self.settings)
         self._changes = threading.RLock()
         loop = LoopCalls(lambda: self._token, lambda: self.is_running, self._changes)
-        self.faults = Faults(ThreadDesk(self._injector, loop, self._users))
+        self.faults = Faults(ThreadFaultRegistry(self._injector, loop, self._users))
         """The faults of this broker: `broker.faults.when(...).do(...)`."""
         self._machine = machine_of(self.settings)
         self._run: _Run | None = None

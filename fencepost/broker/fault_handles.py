@@ -1,6 +1,6 @@
 """`broker.faults`: ask a broker for faults, wait until they strike, and end them.
 
-Rule: the same objects serve a broker of this process and a broker process; only the desk that
+Rule: the same objects serve a broker of this process and a broker process; only the registry that
 they call differs. Every method may be called from any thread.
 """
 
@@ -59,7 +59,7 @@ def _check_number(name: str, given: object) -> None:
         raise ValueError(f"{name} must be at least 1, not {given}")
 
 
-class FaultDesk(Protocol):
+class FaultRegistry(Protocol):
     """Where the faults of a broker are kept. `poll_s`: a pause (s) between polls that does no harm."""
 
     @property
@@ -73,7 +73,7 @@ class FaultDesk(Protocol):
 
     def end(self, fault_id: int) -> None: ...
 
-    def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]: ...
+    def watch(self, callback: Callable[[Point], None]) -> Callable[[], None]: ...
 
 
 @attrs.frozen(repr=False)
@@ -82,7 +82,7 @@ class FaultHandle:
 
     fault_id: int
     text: str
-    _desk: FaultDesk
+    _registry: FaultRegistry
 
     def __repr__(self) -> str:
         return f"FaultHandle({self.text!r})"
@@ -111,19 +111,19 @@ class FaultHandle:
         """Wait for the strike, at most `timeout` seconds; return why it has not struck, or ""."""
         ends = time.monotonic() + timeout
         while (state := self._state()).struck == 0 and time.monotonic() < ends:
-            time.sleep(self._desk.poll_s)
+            time.sleep(self._registry.poll_s)
         return state.missing
 
     def end(self) -> None:
         """Undo now what it did: release what it holds, resume what it has paused, repair the disk."""
-        self._desk.end(self.fault_id)
+        self._registry.end(self.fault_id)
 
     def remove(self) -> None:
         """End it and forget it: it strikes no more, and it is not an error if it has never struck."""
-        self._desk.remove(self.fault_id)
+        self._registry.remove(self.fault_id)
 
     def _state(self) -> DescribedFault:
-        for state in self._desk.describe():
+        for state in self._registry.describe():
             if state.fault_id == self.fault_id:
                 return state
         raise NoSuchFault(f"the fault {self.text!r} was removed")
@@ -162,7 +162,7 @@ class FaultPoint:
 class Faults:
     """The faults of a broker, in the phrases of scenarios (scenarios/README.md)."""
 
-    _desk: FaultDesk
+    _registry: FaultRegistry
     incomplete: dict[FaultPoint, None] = attrs.field(factory=dict, init=False, eq=False)
     """The points of `when` without a `do` yet, in their order."""
 
@@ -201,11 +201,13 @@ class Faults:
         ValueError if a broker cannot play it.
         """
         with naming_help():
-            return FaultHandle(self._desk.add(text), text, self._desk)
+            return FaultHandle(self._registry.add(text), text, self._registry)
 
     def list(self) -> list[FaultHandle]:
         """The faults that were added and not removed, oldest first."""
-        return [FaultHandle(state.fault_id, state.fault, self._desk) for state in self._desk.describe()]
+        return [
+            FaultHandle(state.fault_id, state.fault, self._registry) for state in self._registry.describe()
+        ]
 
     def clear(self) -> None:
         """Remove all faults."""
@@ -215,20 +217,20 @@ class Faults:
 
     def require_all_struck(self) -> None:
         """Raise FaultNeverStruck if a fault has not struck, or if a `when` has no `do`."""
-        missing = [state.missing for state in self._desk.describe() if state.missing]
+        missing = [state.missing for state in self._registry.describe() if state.missing]
         missing += [f'when("{each}") has no do(...), so nothing happens there' for each in self.incomplete]
         if missing:
             raise FaultNeverStruck("\n".join(missing))
 
-    def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]:
-        """Call `hear` with each point that the broker reaches, in the broker's thread. Returns a function
-        that ends this. An error of `hear` ends it, too; the broker's stop() then raises ObserverFailed.
+    def watch(self, callback: Callable[[Point], None]) -> Callable[[], None]:
+        """Call `callback` with each point that the broker reaches, in the broker's thread. Returns a function
+        that ends this. An error of `callback` ends it, too; the broker's stop() then raises ObserverFailed.
         """
-        return self._desk.watch(hear)
+        return self._registry.watch(callback)
 
 
 @attrs.frozen
-class ThreadDesk:
+class ThreadFaultRegistry:
     """The faults of a broker that runs in a thread of this process; `loop` is the loop in that thread."""
 
     injector: BrokerFaultInjector
@@ -249,7 +251,7 @@ class ThreadDesk:
     def end(self, fault_id: int) -> None:
         self.loop.call(lambda: self.injector.end(fault_id))
 
-    def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]:
-        guarded = self.users.guarded("the function that watches the broker's points", hear)
+    def watch(self, callback: Callable[[Point], None]) -> Callable[[], None]:
+        guarded = self.users.guarded("the function that watches the broker's points", callback)
         self.loop.call(lambda: self.injector.watch(guarded))
         return lambda: self.loop.call(lambda: self.injector.unwatch(guarded))

@@ -21,7 +21,7 @@ from fencepost.faults.grammar import BadPhrase
 from fencepost.faults.phrases import FAULTS_HELP, partition_named
 from fencepost.protocol.messages import DescribedFault
 from fencepost.protocol.terms import TopicPartition
-from fencepost.testing.fault_desk import WireDesk
+from fencepost.testing.fault_registry import RemoteFaultRegistry
 
 LISTED: Columns[DescribedFault] = (
     ("fault_id", "ID", lambda fault: fault.fault_id),
@@ -129,7 +129,7 @@ def remove_faults(
 
 
 def _faults(cluster: ClusterOptions) -> Faults:
-    return Faults(WireDesk(cluster.connect))
+    return Faults(RemoteFaultRegistry(cluster.connect))
 
 
 def _absent(cluster: ClusterOptions) -> tuple[dict[int, tuple[str, ...]], list[TopicPartition]]:

@@ -5,7 +5,7 @@ Rule: no process outlives its object or the program that started it, however tha
 
 # A finalizer kills the process when its BrokerProcess is collected. That happens only if nothing that lives
 # as long as the process refers to the BrokerProcess: not _Child, not the thread that reads the output, and
-# not the desk of the faults, which therefore has a weak reference.
+# not the registry of the faults, which therefore has a weak reference.
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from fencepost.broker.listeners import parsed_listener
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.journal.disk import DiskStorage
 from fencepost.protocol.forked_process import in_child
-from fencepost.testing.fault_desk import ProcessDesk
+from fencepost.testing.fault_registry import ProcessFaultRegistry
 from fencepost.testing.process_recording import ProcessRecording
 
 PATIENCE_S: Final = 60.0  # for a start, which reads the log, or a stop, which syncs it
@@ -55,13 +55,13 @@ class _Child:
     def __init__(
         self,
         command: list[str],
-        heard: deque[str],
-        struck: Callable[[dict[str, Any]], None],
+        lines: deque[str],
+        on_strike: Callable[[dict[str, Any]], None],
         *,
         owner: BrokerProcess,
     ) -> None:
-        self._heard = heard
-        self._struck = struck
+        self._lines = lines
+        self._on_strike = on_strike
         self._is_settled = threading.Event()
         self.ready: dict[str, Any] | None = None
         # In a session of its own: Ctrl-C reaches the program that tests, and not its brokers.
@@ -90,12 +90,12 @@ class _Child:
         with self.process.stdout as output:
             for raw in output:
                 line = raw.decode(errors="replace").rstrip("\n")
-                self._heard.append(line)
+                self._lines.append(line)
                 if line.startswith('{"ready": true'):
                     self.ready = json.loads(line)
                     self._is_settled.set()
                 elif line.startswith('{"fault_id": '):
-                    self._struck(json.loads(line))
+                    self._on_strike(json.loads(line))
         self._is_settled.set()
 
     def wait_until_ready(self) -> bool:
@@ -170,14 +170,14 @@ class BrokerProcess(LocalBroker):
             self._arguments += ["--override", f"{name}={value}"]
         abilities = Abilities(syncs=policy is not SyncPolicy.NONE)
         with naming_help():
-            self._desk = ProcessDesk(partial(_address_of, weakref.ref(self)), faults, abilities)
-        self.faults = Faults(self._desk)
+            self._registry = ProcessFaultRegistry(partial(_address_of, weakref.ref(self)), faults, abilities)
+        self.faults = Faults(self._registry)
         """The faults of this broker: `broker.faults.when(...).do(...)`."""
         self.recording = ProcessRecording() if record else None
         """What happened through all kills and starts, with `record=True`."""
         self._child: _Child | None = None
         self._has_lost_data = False
-        self._heard: deque[str] = deque(maxlen=LINES_KEPT)
+        self._lines: deque[str] = deque(maxlen=LINES_KEPT)
 
     @property
     def has_lost_data(self) -> bool:
@@ -198,7 +198,7 @@ class BrokerProcess(LocalBroker):
     @property
     def output(self) -> str:
         """The last lines that its processes have printed."""
-        return "\n".join(self._heard)
+        return "\n".join(self._lines)
 
     def start(self) -> Self:
         """Start a process, and return when it accepts connections. Raises DirectoryInUse if another broker
@@ -209,14 +209,14 @@ class BrokerProcess(LocalBroker):
         self._ports.keep(BrokerSettings(port=self._ports.port), DiskStorage(self.directory))
         if self._child is not None:  # it ended by itself; its last line may say which fault struck
             self._child.end()
-        arguments = [*self._arguments, *self._desk.arguments(), "--port", str(self.port), "--with-parent"]
+        arguments = [*self._arguments, *self._registry.arguments(), "--port", str(self.port), "--with-parent"]
         if self.advertised_listener is not None:
             arguments += ["--advertised-listener", self.advertised_listener]
         if self.recording is not None:
             arguments += ["--record-to", str(self.recording.next_life())]
         # -P: a file of the user, such as outcome.py, must not take the place of a library.
         command = [sys.executable, "-P", "-m", "fencepost", "serve", *arguments]
-        self._child = child = _Child(command, self._heard, self._desk.heard, owner=self)
+        self._child = child = _Child(command, self._lines, self._registry.on_strike, owner=self)
         if not child.wait_until_ready():
             self._child = None
             self._ports.release()
@@ -268,7 +268,7 @@ class BrokerProcess(LocalBroker):
                 raise self._failure("ended unexpectedly", code)
 
     def _failure(self, what: str, code: int) -> BrokerFailed:
-        said = "\n".join(list(self._heard)[-LAST_LINES:]) or "nothing"
+        said = "\n".join(list(self._lines)[-LAST_LINES:]) or "nothing"
         return BrokerFailed(
             f"the broker process {what} and ended with exit code {code}; its last output:\n{said}"
         )

@@ -17,7 +17,7 @@ import pytest
 from fencepost.broker.embedded import Broker
 from fencepost.lab.broker_recording import Recording
 from fencepost.protocol.suggestions import suggestion
-from fencepost.testing.sweep import Lesson
+from fencepost.testing.sweep import LearnedPoints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ _OF_TOPICS: Final = frozenset({"partitions"})
 class Swept:
     """The run of a sweep that a test is in: it learns, or it has one fault."""
 
-    lesson: Lesson
+    learned_points: LearnedPoints
     time_limit: float
     text: str | None = None
     fault: FaultHandle | None = None
@@ -59,7 +59,7 @@ class TestBrokers:
 
 
 USED: Final = pytest.StashKey[TestBrokers]()
-HASTY: Final[dict[str, object]] = {"group.initial.rebalance.delay.ms": 0}
+TEST_OVERRIDES: Final[dict[str, object]] = {"group.initial.rebalance.delay.ms": 0}
 """No test should wait three seconds for members that never come; each run of a sweep would."""
 SWEPT: Final = pytest.StashKey[Swept]()
 
@@ -86,7 +86,7 @@ def _for(item: pytest.Item, made: Callable[..., object]) -> dict[str, Any]:
             meant = suggestion(name, known) or f": it has {', '.join(known)}"
             _misused(f"{getattr(made, '__name__', 'a broker')} has no option {name}{meant}")
     if "node" not in options:
-        options["override"] = HASTY | options.get("override", {})
+        options["override"] = TEST_OVERRIDES | options.get("override", {})
     return options
 
 
@@ -130,7 +130,7 @@ def embedded(item: pytest.Item) -> Generator[Broker]:
         used.recording = recording
         swept = item.stash.get(SWEPT, None)
         if swept is not None and swept.text is None:
-            broker.faults.watch(swept.lesson.hear)
+            broker.faults.watch(swept.learned_points.add)
         with _faulty(broker, swept):
             yield broker
 
@@ -148,5 +148,5 @@ def process(item: pytest.Item, directory: Path) -> Generator[BrokerProcess]:
             yield broker
         if swept is not None and swept.text is None and broker.recording is not None:
             for point in broker.recording.points():
-                swept.lesson.hear(point)
-            swept.lesson.is_cut = broker.recording.is_cut
+                swept.learned_points.add(point)
+            swept.learned_points.is_cut = broker.recording.is_cut

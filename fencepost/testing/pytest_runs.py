@@ -22,7 +22,7 @@ from fencepost.broker.faults import FaultNeverStruck
 from fencepost.testing.fixtures import SWEPT, USED, Swept
 from fencepost.testing.sweep import (
     MARK,
-    Lesson,
+    LearnedPoints,
     SweepReport,
     SweepRun,
     SweepSettings,
@@ -41,7 +41,7 @@ SECTION: Final = "fencepost: what happened"
 OUTPUT: Final = "fencepost: output of the broker process"
 LINES_SHOWN: Final = 30
 TABLE: Final = "fencepost: sweep"
-WITHOUT_A_WORD: Final = "it failed without a message, as pytest.fail() does if it is given no reason"
+NO_MESSAGE: Final = "it failed without a message, as pytest.fail() does if it is given no reason"
 
 
 @contextmanager
@@ -158,8 +158,8 @@ def _misused(item: pytest.Item, because: str) -> pytest.TestReport:
 
 def _swept(item: pytest.Item, settings: SweepSettings) -> list[pytest.TestReport]:
     """The reports of the first run, with the results of the others."""
-    lesson = Lesson(settings)
-    reports, learned = _run(item, Swept(lesson, settings.time_limit))
+    learned_points = LearnedPoints(settings)
+    reports, learned = _run(item, Swept(learned_points, settings.time_limit))
     if not all(report.passed for report in reports):
         failed = next((report for report in reports if report.failed), None)
         if failed is not None:
@@ -170,20 +170,20 @@ def _swept(item: pytest.Item, settings: SweepSettings) -> list[pytest.TestReport
     call = next((report for report in reports if report.when == "call"), None)
     if call is None:  # --setup-only
         return reports
-    if missing := lesson.missing():
+    if missing := learned_points.missing():
         call.outcome, call.longrepr = "failed", missing
         return reports
     found = run_sweep(
         item.nodeid,
-        lesson.faults(),
+        learned_points.faults(),
         settings,
-        lambda text: _run(item, Swept(lesson, settings.time_limit, text))[1],
+        lambda text: _run(item, Swept(learned_points, settings.time_limit, text))[1],
     )
-    _tell(item, call, found)
+    _add_result(item, call, found)
     return reports
 
 
-def _tell(item: pytest.Item, call: pytest.TestReport, found: SweepReport) -> None:
+def _add_result(item: pytest.Item, call: pytest.TestReport, found: SweepReport) -> None:
     call.user_properties.append(("fencepost_sweep", found.summary))
     if not found.failures:
         call.sections.append((TABLE, f"{found.summary}\n{found.table()}"))
@@ -205,7 +205,7 @@ def _run(item: pytest.Item, swept: Swept) -> tuple[list[pytest.TestReport], Swee
     finally:
         del item.stash[SWEPT]
     failed = next((report for report in reports if not report.passed), None)
-    failure = "" if failed is None else failed.longreprtext or WITHOUT_A_WORD
+    failure = "" if failed is None else failed.longreprtext or NO_MESSAGE
     used = item.stash.get(USED, None)
     recording = None if used is None else used.recording
     run = SweepRun(failure=failure, struck=swept.struck, is_hung=swept.is_hung, recording=recording)

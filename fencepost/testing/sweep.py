@@ -267,20 +267,20 @@ NEVER_STRUCK: Final = (
 
 
 @attrs.define(eq=False)
-class Lesson:
-    """The points that a run reached, in their order; hears each from `broker.faults.watch`, or after the run
-    from the recording of a broker process.
+class LearnedPoints:
+    """The points that a run reached, in their order: from `broker.faults.watch`, or after the run from the
+    recording of a broker process.
     """
 
     settings: SweepSettings
     reached: list[tuple[Point, int]] = attrs.Factory(list[tuple[Point, int]])
     is_cut: bool = False
-    """Whether there were points that it could not hear."""
+    """Whether the recording has lost points."""
     _counts: Counter[tuple[str, str]] = attrs.Factory(Counter[tuple[str, str]])
     _clients: set[str] = attrs.Factory(set[str])
     _whats: set[str] = attrs.Factory(set[str])
 
-    def hear(self, point: Point) -> None:
+    def add(self, point: Point) -> None:
         """Note a point that can be swept, with its number among those of its kind."""
         if point.is_before or point.kind not in (PointKind.SENDS, PointKind.DECIDES):
             return
@@ -485,11 +485,11 @@ def sweep_points(
     settings = SweepSettings(
         seed=seed, points=points, clients=clients, only=only, down_ms=down_ms, time_limit=time_limit
     )
-    lesson = Lesson(settings)
+    learned_points = LearnedPoints(settings)
     with Broker() as broker:
-        broker.faults.watch(lesson.hear)
+        broker.faults.watch(learned_points.add)
         test(broker)
-    if missing := lesson.missing():
+    if missing := learned_points.missing():
         raise SweepFailed(missing)
 
     def run(text: str) -> SweepRun:
@@ -507,4 +507,4 @@ def sweep_points(
             broker.faults.clear()
         return SweepRun(failure=failure, struck=struck, is_hung=limit.is_over, recording=recording)
 
-    return run_sweep(getattr(test, "__name__", "the test"), lesson.faults(), settings, run)
+    return run_sweep(getattr(test, "__name__", "the test"), learned_points.faults(), settings, run)

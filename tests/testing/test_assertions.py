@@ -8,6 +8,7 @@ import pytest
 
 import fencepost
 from fencepost import Admin, Broker, Producer, Record, RequestTimeout, TopicPartition
+from fencepost.client.admin import TransactionListing
 from fencepost.testing import assertions
 from fencepost.testing.assertions import LINES_MAX
 from fencepost.testing.topic import create_topic
@@ -266,5 +267,9 @@ def test_a_transaction_that_ends_after_it_was_listed_is_not_open(
         listed = admin.list_transactions()
         producer.commit_transaction()
     fencepost.assert_no_open_transactions(broker)
-    monkeypatch.setattr(fencepost.Admin, "list_transactions", lambda *_, **__: listed)
+
+    def earlier(*_: object, **__: object) -> list[TransactionListing]:
+        return [*listed]
+
+    monkeypatch.setattr(fencepost.Admin, "list_transactions", earlier)
     fencepost.assert_no_open_transactions(broker, timeout=0)

@@ -1,5 +1,7 @@
 """A broker in a process of its own: what an embedded broker does, and no process is left behind."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import gc
@@ -29,7 +31,7 @@ from fencepost.protocol.messages import ListGroups
 from fencepost.simulator.world.history import Sent, Struck
 from fencepost.testing import process_recording
 from fencepost.testing.broker_process import _Child
-from fencepost.testing.fault_desk import ProcessDesk
+from fencepost.testing.fault_registry import ProcessFaultRegistry
 from tests.broker.test_lifecycle import EVENTS, commit, committed, make_topic, write
 
 PATIENCE_S = 300.0
@@ -238,7 +240,7 @@ def test_the_thread_that_reads_its_output_may_be_the_one_that_collects_it(
         is_added.wait(PATIENCE_S)
         brokers.clear()
 
-    monkeypatch.setattr(ProcessDesk, "heard", collect)
+    monkeypatch.setattr(ProcessFaultRegistry, "on_strike", collect)
     brokers = [BrokerProcess(tmp_path).start()]
     descriptor = os.pidfd_open(brokers[0].pid)
     brokers[0].faults.add("when at 1 ms do clock of broker +1 s")
@@ -276,17 +278,17 @@ def test_a_start_after_a_crash_waits_for_the_last_line_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says that the fault has struck. Otherwise the next process would have the fault again."""
-    is_ended, heard, end = threading.Event(), ProcessDesk.heard, _Child.end
+    is_ended, on_strike, end = threading.Event(), ProcessFaultRegistry.on_strike, _Child.end
 
-    def slow_heard(desk: ProcessDesk, struck: Mapping[str, Any]) -> None:
+    def slow_strike(registry: ProcessFaultRegistry, struck: Mapping[str, Any]) -> None:
         is_ended.wait(PATIENCE_S)
-        heard(desk, struck)
+        on_strike(registry, struck)
 
     def noted_end(child: _Child, how: signal.Signals | None = None) -> int:
         is_ended.set()
         return end(child, how)
 
-    monkeypatch.setattr(ProcessDesk, "heard", slow_heard)
+    monkeypatch.setattr(ProcessFaultRegistry, "on_strike", slow_strike)
     monkeypatch.setattr(_Child, "end", noted_end)
     with BrokerProcess(tmp_path) as broker, ThreadPoolExecutor(1) as other:
         broker.faults.add("when shop sends Metadata do crash broker")

@@ -212,7 +212,7 @@ def test_a_misspelt_fault_of_a_process_is_not_explained_twice(pytester: pytest.P
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([">*shop sendz Produce*", "E *BadPhrase: *"])
     result.stdout.no_fnmatch_line("*direct cause*")
-    result.stdout.no_fnmatch_line("*fault_desk.py*")
+    result.stdout.no_fnmatch_line("*fault_registry.py*")
 
 
 def test_a_bug_of_fencepost_shows_its_lines(pytester: pytest.Pytester) -> None:

@@ -1,5 +1,7 @@
 """The proxy: clients of both protocols go through it, each fault strikes, and one that cannot is noticed."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import errno

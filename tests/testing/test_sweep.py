@@ -16,7 +16,7 @@ from fencepost import Admin, Broker, FaultNeverStruck, Producer, assert_exactly_
 from fencepost.faults.phrases import BROKER, Point, PointKind
 from fencepost.testing.process_recording import ProcessRecording
 from fencepost.testing.sweep import (
-    Lesson,
+    LearnedPoints,
     RunHung,
     RunVerdict,
     SweepFailed,
@@ -150,20 +150,22 @@ def test_a_sweep_of_too_many_points_is_refused_unless_some_are_chosen(
 
 
 def test_a_sweep_knows_every_point_of_a_long_test() -> None:
-    lesson = Lesson(SweepSettings(points=1))
+    learned_points = LearnedPoints(SweepSettings(points=1))
     for _ in range(1_200):
-        lesson.hear(Point(kind=PointKind.SENDS, who="shop", what="Produce", whom=BROKER))
-    assert (len(lesson.faults()), lesson.missing()) == (3_600, "")
-    assert lesson.faults()[-1].point == "shop sends Produce #1200"
+        learned_points.add(Point(kind=PointKind.SENDS, who="shop", what="Produce", whom=BROKER))
+    assert (len(learned_points.faults()), learned_points.missing()) == (3_600, "")
+    assert learned_points.faults()[-1].point == "shop sends Produce #1200"
 
 
 def test_a_join_of_the_consumer_protocol_is_swept_and_later_heartbeats_are_not() -> None:
     def swept(**settings: Any) -> list[str]:
-        lesson = Lesson(SweepSettings(**settings))
+        learned_points = LearnedPoints(SweepSettings(**settings))
         for who in ("one", "one", "other", "one", "my app", "my app"):
-            lesson.hear(Point(kind=PointKind.SENDS, who=who, what="ConsumerGroupHeartbeat", whom=BROKER))
-            lesson.hear(Point(kind=PointKind.SENDS, who=who, what="Heartbeat", whom=BROKER))
-        return list(dict.fromkeys(fault.point for fault in lesson.faults()))
+            learned_points.add(
+                Point(kind=PointKind.SENDS, who=who, what="ConsumerGroupHeartbeat", whom=BROKER)
+            )
+            learned_points.add(Point(kind=PointKind.SENDS, who=who, what="Heartbeat", whom=BROKER))
+        return list(dict.fromkeys(fault.point for fault in learned_points.faults()))
 
     joins = ["one sends ConsumerGroupHeartbeat", "other sends ConsumerGroupHeartbeat"]
     assert swept() == joins

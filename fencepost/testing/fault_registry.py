@@ -1,11 +1,11 @@
-"""The faults of a broker in another process: the desks of `fencepost fault` and `BrokerProcess.faults`.
+"""The faults of a broker in another process: the registries of `fencepost fault` and `BrokerProcess.faults`.
 
 Rule: each call is one request on a connection of its own, since the broker may be killed between two calls.
 """
 
 # A process that is killed forgets its faults. So its owner keeps them: `arguments` gives those that may still
-# strike to the next process, which counts from 1 again, and `heard` takes the line that a process prints when
-# a fault strikes, which is the last one of a process that crashes.
+# strike to the next process, which numbers them from 1 again. A process prints a line when a fault strikes,
+# and a process that crashes prints nothing after it; `on_strike` applies this line.
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from fencepost.protocol.errors import ErrorCode, FencepostError
 from fencepost.protocol.messages import DescribedFault
 
 POLL_S: Final = 0.02
-DESK_ANSWER_MS: Final = 2_000  # how long to wait for a broker that may just have been killed
+ANSWER_TIMEOUT_MS: Final = 2_000  # how long to wait for a broker that may just have been killed
+NOT_WATCHED: Final = "the points of a broker process cannot be watched; use a fencepost.Broker"
 
 
 @attrs.frozen
-class WireDesk:
-    """The faults of a broker that this admin reaches."""
+class RemoteFaultRegistry:
+    """The faults of a running broker, over the network. `admin` makes a client for one call."""
 
     admin: Callable[[], Admin]
 
@@ -49,14 +50,14 @@ class WireDesk:
 
     def end(self, fault_id: int) -> None:
         with self.admin() as admin:
-            _known(admin.end_fault, fault_id)
+            _checked(admin.end_fault, fault_id)
 
     def remove(self, fault_id: int) -> None:
         with self.admin() as admin:
-            _known(admin.remove_fault, fault_id)
+            _checked(admin.remove_fault, fault_id)
 
-    def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]:
-        raise FencepostError("the points of a broker process cannot be watched; use a fencepost.Broker")
+    def watch(self, callback: Callable[[Point], None]) -> Callable[[], None]:
+        raise FencepostError(NOT_WATCHED)
 
 
 @attrs.define
@@ -88,7 +89,7 @@ class _Kept:
         return attrs.evolve(self.state, struck=self.struck, missing=missing)
 
 
-class ProcessDesk:
+class ProcessFaultRegistry:
     """The faults of a broker process, through all its kills and starts. `address` gives where it listens, or
     None while it is down.
     """
@@ -115,7 +116,8 @@ class ProcessDesk:
                 kept.child_id = len(arguments) // 2
         return arguments
 
-    def heard(self, struck: Mapping[str, Any]) -> None:
+    def on_strike(self, struck: Mapping[str, Any]) -> None:
+        """Applies the line that a process has printed about a strike."""
         for kept in list(self._kept.values()):
             if kept.child_id == struck["fault_id"]:
                 kept.printed = kept.struck_before + int(struck["struck"])
@@ -125,17 +127,17 @@ class ProcessDesk:
     def add(self, text: str) -> int:
         number = self._keep(text)
         try:
-            if (desk := self._desk()) is not None:
-                self._kept[number].child_id = desk.add(text)
+            if (registry := self._registry()) is not None:
+                self._kept[number].child_id = registry.add(text)
         except Exception:
             del self._kept[number]
             raise
         return number
 
     def describe(self) -> list[DescribedFault]:
-        desk = self._desk() if any(kept.may_strike for kept in self._kept.values()) else None
+        registry = self._registry() if any(kept.may_strike for kept in self._kept.values()) else None
         try:
-            found = {} if desk is None else {state.fault_id: state for state in desk.describe()}
+            found = {} if registry is None else {state.fault_id: state for state in registry.describe()}
         except RequestTimeout:
             found = {}  # it was killed at this moment
         for kept in self._kept.values():
@@ -146,14 +148,14 @@ class ProcessDesk:
         return [kept.described() for kept in self._kept.values()]
 
     def end(self, fault_id: int) -> None:
-        self._do(fault_id, WireDesk.end)
+        self._do(fault_id, RemoteFaultRegistry.end)
 
     def remove(self, fault_id: int) -> None:
-        self._do(fault_id, WireDesk.remove)
+        self._do(fault_id, RemoteFaultRegistry.remove)
         del self._kept[fault_id]
 
-    def watch(self, hear: Callable[[Point], None]) -> Callable[[], None]:
-        return WireDesk(lambda: Admin(self._address() or "")).watch(hear)
+    def watch(self, callback: Callable[[Point], None]) -> Callable[[], None]:
+        raise FencepostError(NOT_WATCHED)
 
     def _keep(self, text: str) -> int:
         fault = playable(text, self._abilities)
@@ -165,21 +167,21 @@ class ProcessDesk:
         self._kept[self._added] = _Kept(state, bool(fault.every))
         return self._added
 
-    def _desk(self) -> WireDesk | None:
+    def _registry(self) -> RemoteFaultRegistry | None:
         address = self._address()
         if address is None:
             return None
-        return WireDesk(lambda: Admin(address, default_api_timeout_ms=DESK_ANSWER_MS))
+        return RemoteFaultRegistry(lambda: Admin(address, default_api_timeout_ms=ANSWER_TIMEOUT_MS))
 
-    def _do(self, fault_id: int, do: Callable[[WireDesk, int], None]) -> None:
+    def _do(self, fault_id: int, do: Callable[[RemoteFaultRegistry, int], None]) -> None:
         if fault_id not in self._kept:
             raise NoSuchFault(f"there is no fault {fault_id}; it may have been removed")
-        desk, child_id = self._desk(), self._kept[fault_id].child_id
-        if desk is not None and child_id is not None:
-            do(desk, child_id)
+        registry, child_id = self._registry(), self._kept[fault_id].child_id
+        if registry is not None and child_id is not None:
+            do(registry, child_id)
 
 
-def _known(do: Callable[[int], None], fault_id: int) -> None:
+def _checked(do: Callable[[int], None], fault_id: int) -> None:
     try:
         do(fault_id)
     except RequestFailed as problem:
