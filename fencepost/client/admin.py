@@ -519,8 +519,8 @@ class AdminCalls(RequestCalls):
         yield from self.ask(m.RemoveFaults(fault_ids=(fault_id,), keeps=True), ANY_NODE)
 
     def remove_fault(self, fault_id: FaultId) -> CallScript[None]:
-        """Ends a fault and forgets it; it strikes no more. RequestFailed with INVALID_REQUEST if there is no
-        such fault.
+        """Ends a fault and forgets it; it does not strike again. RequestFailed with INVALID_REQUEST if there
+        is no such fault.
         """
         yield from self.ask(m.RemoveFaults(fault_ids=(fault_id,), keeps=False), ANY_NODE)
 

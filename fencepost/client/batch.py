@@ -171,7 +171,7 @@ class ProducerBatch:
                 yield on_delivery, index
 
     def outcome_of(self, index: int) -> tuple[ClientError | None, RecordMetadata]:
-        """The error of a record or None, and its place; only when the batch is done."""
+        """The error of a record or None, and its metadata; only when the batch is done."""
         offset = self.base_offset + index if self.base_offset >= 0 else NO_OFFSET
         error = None if self.failure is None else self.failure.exception()
         return error, RecordMetadata(self.topic, self.partition, offset)
@@ -231,7 +231,9 @@ def check_record(record: ProducerRecord) -> None:
     if timestamp_ms is not None:
         _check_number("timestamp_ms", timestamp_ms, INT64_MAX)
     if on_delivery is not None and not callable(on_delivery):
-        raise TypeError(f"on_delivery must be a function of an error and a place, not {on_delivery!r}")
+        raise TypeError(
+            f"on_delivery must be a function of an error and a RecordMetadata, not {on_delivery!r}"
+        )
     if headers is not None and not isinstance(headers, (list, tuple)):
         raise TypeError(f"headers must be a list of pairs (string, bytes or None), not {headers!r}")
     for header in cast("list[object]", headers or ()):

@@ -124,7 +124,7 @@ class RequestCalls:
         self._api_timeout_ms = api_timeout_ms
 
     def ask(self, request: Request, target: Target) -> CallScript[Any]:
-        """The reply. RequestFailed when the request was refused, RequestTimeout after `api_timeout_ms`."""
+        """Returns the reply. RequestFailed if the broker rejects it, RequestTimeout after the API timeout."""
         (answer,) = yield from self.ask_each([(request, target)])
         if answer.failure is not None:
             raise answer.failure.exception()

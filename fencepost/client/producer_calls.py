@@ -308,7 +308,7 @@ class ProducerCalls:
             raise
 
     def abort_after(self, problem: BaseException) -> CallScript[None]:
-        """Aborts after `problem`, which the caller raises. An unknown commit is never aborted.
+        """Aborts after `problem`, which the caller raises. Never aborts after a commit with unknown outcome.
 
         Raises another error of the client than `problem` if the abort shows that the producer is fenced or
         has failed.

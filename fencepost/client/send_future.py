@@ -51,12 +51,12 @@ class PendingRecord(tuple[OwnerT, ProducerBatch, int], Generic[OwnerT]):
         return TopicPartition(self[1].topic, self[1].partition)
 
     def outcome(self) -> RecordMetadata:
-        """Returns the place of the record, or raises its error; only once it is done."""
+        """Returns the metadata of the record, or raises its error; only once it is done."""
         return delivered(self[1], self[2])
 
 
 def delivered(batch: ProducerBatch, index: int) -> RecordMetadata:
-    """Returns the place of a record of a batch that is done, or raises its error."""
+    """Returns the metadata of a record of a batch that is done, or raises its error."""
     base_offset = batch.base_offset
     if base_offset >= 0:  # the usual case, without another call
         return make_record_metadata((batch.topic, batch.partition, base_offset + index))
@@ -75,7 +75,7 @@ class BatchRun(NamedTuple):
     length: int
 
     def outcomes(self) -> list[RecordMetadata]:
-        """Returns the places of the records, or raises the first error; only when the batch is done."""
+        """Returns the metadata of the records, or raises the first error; only when the batch is done."""
         return [delivered(self.batch, index) for index in range(self.first, self.first + self.length)]
 
 
@@ -105,7 +105,7 @@ class PendingColumn(Generic[OwnerT]):
         return all(run.batch.is_done for run, _ in self._runs)
 
     def outcomes(self) -> StoredRecords:
-        """Returns the places in the order of the columns, or raises the first error; only when done."""
+        """Returns the metadata in the order of the columns, or raises the first error; only when done."""
         for run, _ in self._runs:
             if run.batch.base_offset < 0:  # not every record of the batch has an offset
                 run.outcomes()
@@ -113,8 +113,8 @@ class PendingColumn(Generic[OwnerT]):
 
 
 class StoredRecords(Sequence[RecordMetadata]):
-    """Where the records of one `send_many` are stored, in the order of its columns. A place becomes an object
-    when it is used, so a program that only counts the records pays per batch.
+    """The RecordMetadata of the records of one `send_many`, in the order of its columns. They become objects
+    at first use, so a program that only counts the records pays per batch.
     """
 
     __slots__ = ("_places", "_runs")

@@ -90,7 +90,8 @@ class SendPath(Generic[OutcomeT]):
     ) -> OutcomeT:
         """Appends one record to the batch of its partition and returns its future.
 
-        `partition`: by default that of the key, or without a key one per batch in turn (KIP-480).
+        `partition`: by default that of the key. Records without a key fill a batch of one partition, then one
+        of the next (KIP-480).
         `timestamp_ms`: since 1970, by default the time at which its batch was opened. `headers`: pairs of a
         name and bytes or None. `on_delivery`: called once, before flush() returns at the latest, with the
         record's error (or None) and its RecordMetadata; it should be quick. BufferFull, RecordTooLarge or

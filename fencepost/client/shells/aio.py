@@ -165,7 +165,9 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
             return futures
         values, keys, is_plain = self._columns(values, keys)
         route = await self._driver.run(self._calls.route(topic))
-        for part in split_by_partition(route, values, keys, partition, is_plain=is_plain, on_delivery=on_delivery):
+        for part in split_by_partition(
+            route, values, keys, partition, is_plain=is_plain, on_delivery=on_delivery
+        ):
             start = 0
             while start < len(part.values):
                 try:

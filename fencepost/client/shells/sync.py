@@ -83,8 +83,8 @@ class SendFuture(PendingRecord["Producer"]):
     __slots__ = ()
 
     def result(self, timeout_ms: Milliseconds | None = None) -> RecordMetadata:
-        """The place of the record, or raises its error. `timeout_ms`: the limit, after which RequestTimeout
-        is raised; None for no limit.
+        """Returns the RecordMetadata of the record, or raises its error. `timeout_ms`: the limit, after which
+        RequestTimeout is raised; None for no limit.
         """
         batch = self[1]
         if batch.base_offset >= 0:  # the usual case, without another call
@@ -100,8 +100,8 @@ class SendFutures(PendingColumn["Producer"]):
     __slots__ = ()
 
     def result(self, timeout_ms: Milliseconds | None = None) -> StoredRecords:
-        """The places in the order of the values; raises the first error. `timeout_ms`: the limit, after which
-        RequestTimeout is raised; None for no limit.
+        """Returns a RecordMetadata for each record, in the order of the values, or raises the first error.
+        `timeout_ms`: the limit, after which RequestTimeout is raised; None for no limit.
         """
         self._owner.wait_for(self.batches, timeout_ms)
         return self.outcomes()
@@ -174,7 +174,9 @@ class Producer(ProducerClient[SendFuture, Driver]):
             return futures
         values, keys, is_plain = self._columns(values, keys)
         route = self._driver.run(self._calls.route(topic))
-        for part in split_by_partition(route, values, keys, partition, is_plain=is_plain, on_delivery=on_delivery):
+        for part in split_by_partition(
+            route, values, keys, partition, is_plain=is_plain, on_delivery=on_delivery
+        ):
             start = 0
             while start < len(part.values):
                 run = self._put_run(topic, part, start)

@@ -171,7 +171,9 @@ def _role(cluster: ClusterShape, part: Part) -> Role:
                 return consumer, consumer.script()
             case ProcessorPart():
                 runner = Runner(
-                    process, transactional_id=part.transactional_id, transaction_version=cluster.producer_version
+                    process,
+                    transactional_id=part.transactional_id,
+                    transaction_version=cluster.producer_version,
                 )
                 return runner, _copying(runner, run, part)
 
