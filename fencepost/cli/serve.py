@@ -320,8 +320,8 @@ def _check_tls(access: AccessSettings) -> None:
     try:
         server_context(PemFile("--tls-cert", cert), PemFile("--tls-key", key), authorities)
     except BadCertificate as problem:
-        missing = [path for path in map(Path, filter(None, (cert, key, ca))) if not path.exists()]
-        then = did_you_mean_beside(missing[0]) if missing else ""
+        cause = problem.__cause__
+        then = did_you_mean_beside(Path(cause.filename)) if isinstance(cause, FileNotFoundError) else ""
         raise WrongUsage(problem.because, then=then or problem.advice) from problem
 
 

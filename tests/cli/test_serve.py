@@ -145,6 +145,7 @@ TLS = {"--tls-cert": "alice.pem", "--tls-key": "alice.key", "--tls-client-ca": "
         ("nowhere", "cannot read {option} nowhere: No such file or directory\n  check its path\n"),
         ("alice.p", "cannot read {option} alice.p: No such file or directory\n  did you mean alice.pem"),
         ("directory", "cannot read {option} directory: Is a directory\n  check its path\n"),
+        ("a" * 300, "cannot read {option} " + "a" * 300 + ": File name too long\n  check its path\n"),
         ("notes.txt", "{option} notes.txt holds no "),
         ("empty.pem", "{option} empty.pem holds no "),
         ("damaged.pem", "{option} damaged.pem"),
@@ -156,6 +157,13 @@ def test_a_file_that_is_not_for_tls_is_named_with_its_option(
     given = [word for pair in (TLS | {option: file}).items() for word in pair]
     assert run(["serve", "--memory", "--port", "0", *given]) == 2
     assert words.format(option=option) in capsys.readouterr().err
+
+
+def test_the_next_step_is_about_the_file_that_the_error_names(tls_files: Path, capsys: Output) -> None:
+    assert run(["serve", "--memory", "--port", "0", "--tls-cert", "notes.txt", "--tls-key", "alice.ke"]) == 2
+    assert capsys.readouterr().err == (
+        "fencepost: --tls-cert notes.txt holds no certificate\n  give a file in PEM format\n"
+    )
 
 
 @pytest.mark.parametrize(
