@@ -37,7 +37,7 @@ def partition_named(text: str) -> TopicPartition:
     """The partition that is written "topic-0"."""
     topic, _, number = text.rpartition("-")
     is_number = number.isascii() and number.isdecimal() and len(number) <= len(str(INT32_MAX))
-    if not topic or not is_number:
+    if not topic or not is_number or int(number) > INT32_MAX:
         raise NoPartition(
             f"{quoted(text)} is not a partition: a topic, a dash and a number", possible=["t-0"]
         )

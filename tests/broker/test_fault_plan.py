@@ -49,6 +49,7 @@ REFUSED = [
     ("when nowhere appends data do pause broker", '"nowhere" is not a partition'),
     ("when t-00 appends data do pause broker", '"t-00" is not a partition; did you mean "t-0"?'),
     ("when t-\N{ARABIC-INDIC DIGIT ONE} appends data do pause broker", "is not a partition: a topic, a dash"),
+    ("when t-2147483648 appends data do pause broker", "is not a partition: a topic, a dash"),
     ("when t-99999999999 appends data do pause broker", "is not a partition: a topic, a dash"),
     ("when after 3 s do pause broker", "cannot begin a fault"),
     ("when p sends EndTxn do drop at most 2 times", "`at most` limits `every`"),
