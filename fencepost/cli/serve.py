@@ -58,7 +58,7 @@ def serve(
     /,
     *,
     memory: Flag = False,
-    host: str = "127.0.0.1",
+    host: Annotated[str, NOT_EMPTY] = "127.0.0.1",
     insecure: Flag = False,
     port: PortNumber = DEFAULT_PORT,
     advertised_listener: str | None = None,
@@ -380,7 +380,7 @@ def _is_loopback(host: str) -> bool:
     from ipaddress import ip_address
 
     try:
-        found = {str(address[0]) for *_, address in socket.getaddrinfo(host or "0.0.0.0", None)}
+        found = {str(address[0]) for *_, address in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         return True
     return all(ip_address(address.partition("%")[0]).is_loopback for address in found)

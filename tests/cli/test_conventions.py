@@ -562,6 +562,7 @@ def test_completion_is_installed(
         (["export", "data", "lake", "--topic"], "--topic"),
         (["dump", "data", "--topic"], "--topic"),
         (["serve", "--memory", "--metrics-port", "0", "--metrics-host"], "--metrics-host"),
+        (["serve", "--memory", "--insecure", "--port", "0", "--host"], "--host"),
     ],
 )
 def test_an_empty_value_is_not_a_missing_option(

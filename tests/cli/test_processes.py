@@ -196,7 +196,7 @@ def test_serve_says_which_faults_wait_and_for_whom() -> None:
         (["serve", "--memory", "--without-fix", "luck"], 2, "unknown fix luck; the fixes are group_fencing"),
         (["serve", "--memory", "--host", "0.0.0.0"], 2, "TLS, and users or client certificates, and ACLs"),
         (["serve", "--memory", "--host", "::"], 2, "TLS, and users or client certificates, and ACLs"),
-        (["serve", "--memory", "--host", ""], 2, "TLS, and users or client certificates, and ACLs"),
+        (["serve", "--memory", "--host", ""], 2, "Must not be empty"),
         (["serve", "--memory", "--host", "0.0.0.0", "--insecure"], 1, "--advertised-listener HOST:PORT"),
         (["serve", "--memory", "--host", "nowhere.invalid"], 1, "another host; the option is --host"),
         (["serve", "--memory", "--host", "a" * 64], 1, "another host; the option is --host"),
