@@ -10,7 +10,7 @@ import pytest
 
 from fencepost.audit.acks import missing_acks
 from fencepost.audit.audit import TORN, audit
-from fencepost.audit.compare import compare
+from fencepost.audit.compare import check_expression, compare
 from fencepost.check.directory import ADOPTED, UNSERVED
 from fencepost.check.findings import Finding, Findings, Severity
 from fencepost.journal.data_directory import DataDirectory
@@ -122,6 +122,13 @@ def _with_value(value: bytes | None) -> bytearray:
 def _record(number: int) -> bytearray:
     value = json.dumps({"id": number}).encode()
     return build_data_batch([value], keys=[f"key {number}".encode()], base_timestamp=1_000)
+
+
+def test_an_expression_is_not_read_as_part_of_a_longer_one(spark: SparkSession, pipeline: Path) -> None:
+    from pyspark.errors import ParseException
+
+    with pytest.raises(ParseException, match="Syntax error at or near end of input"):
+        check_expression(spark, [str(pipeline)], topic="orders", by="key +")
 
 
 def test_an_output_is_compared_with_its_input(spark: SparkSession, pipeline: Path) -> None:

@@ -123,22 +123,15 @@ def test_a_master_that_is_none_is_one_error(
     assert "\tat " not in errors
 
 
-@pytest.mark.parametrize(
-    ("expression", "told"),
-    [
-        ("valu", "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name"),
-        ("key +", "[PARSE_SYNTAX_ERROR] Syntax error at or near end of input"),
-    ],
-)
-def test_an_expression_that_spark_refuses_is_one_error(expression: str, told: str, tmp_path: Path) -> None:
+def test_an_expression_that_spark_refuses_is_one_error(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker, Admin(broker.address) as admin:
         admin.create_topic("orders")
-    compared = ("--input", "orders", "--output", "orders", "--by", expression)
+    compared = ("--input", "orders", "--output", "orders", "--by", "valu")
     with started("audit", str(tmp_path), "--master", "local[1]", *compared) as process:
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     first, second = [line for line in errors.splitlines() if not line.startswith("WARNING")]
-    assert first.startswith(f"fencepost: --by {expression}: {told}")
+    assert first.startswith("fencepost: --by valu: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable")
     assert "SQLSTATE" not in first
     assert second == "  give a Spark SQL expression over key, value and headers, such as key"
 

@@ -48,9 +48,14 @@ class Question:
     asked_at: int
 
     def stands(self, log: list[Line], producer: int, scans: tuple[Forgotten, ...]) -> bool:
-        """Until something transactional of the producer enters the log, or it is too old."""
+        """Until something transactional of the producer enters the log, or it is too old. The end of the
+        transaction before this one, which has the same epoch since KIP-890, is no answer.
+        """
         later = (line for line in log if line.offset >= self.asked_at and line.producer == producer)
-        is_answered = any(line.is_transactional or not line.is_data for line in later)
+        is_answered = any(
+            line.is_transactional if line.is_data else not (self.from_zero and line.epoch == self.epoch)
+            for line in later
+        )
         return not is_answered and all(scan.before_ms < self.asked_ms for scan in scans)
 
 
@@ -59,8 +64,10 @@ def asked(known: Question | None, batch: Batch, *, now: int, end: int) -> Questi
     fresh = Question(
         epoch=batch.who.producer_epoch, lowest=batch.first, from_zero=batch.adds, asked_ms=now, asked_at=end
     )
-    if known is None or known.epoch < fresh.epoch:
+    if known is None:
         return fresh
+    if known.epoch < fresh.epoch:
+        return attrs.evolve(known, epoch=fresh.epoch, lowest=fresh.lowest, asked_at=end)
     lowest = min(known.lowest, fresh.lowest) if known.epoch == fresh.epoch else known.lowest
     return attrs.evolve(known, lowest=lowest)
 

@@ -220,12 +220,12 @@ def test_a_file_of_authorities_that_is_missing_names_its_setting(
 ) -> None:
     config = tmp_path / "alice.toml"
     config.write_text('security_protocol = "SSL"\nssl_cafile = "nowhere.pem"\n')
-    with pytest.raises(CommandFailed, match=r"authorities in nowhere\.pem: No such file") as in_file:
+    with pytest.raises(CommandFailed, match=r"ssl_cafile nowhere\.pem: No such file") as in_file:
         security_of(config)
     assert in_file.value.code == WRONG_USAGE
     assert in_file.value.then.startswith(f"correct {config};")
     monkeypatch.setenv("FENCEPOST_SSL_CAFILE", "elsewhere.pem")
-    with pytest.raises(CommandFailed, match=r"authorities in elsewhere\.pem: No such file") as in_variable:
+    with pytest.raises(CommandFailed, match=r"ssl_cafile elsewhere\.pem: No such file") as in_variable:
         security_of(config)
     assert in_variable.value.then.startswith(f"correct {config} or FENCEPOST_SSL_CAFILE;")
 

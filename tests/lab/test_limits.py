@@ -252,7 +252,7 @@ def test_a_port_in_use_is_reported_before_a_broker_is_looked_for(
     def look(_broker: str, _security: object) -> int:
         raise AssertionError("it takes seconds")
 
-    monkeypatch.setattr(lab_command, "_look_for", look)
+    monkeypatch.setattr(lab_command, "_check_broker", look)
     with create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert run(["lab", "--broker", "127.0.0.1:1", "--port", str(port), "--no-browser"]) == 1

@@ -29,7 +29,7 @@ from fencepost.simulator.world.participants import NS_PER_MS
 from tests.simulator.client_stories import FAIL, INFO, OK, A, plain, poll, transaction, write
 from tests.simulator.planting import Edit, Mutation, planted
 
-SEEDS = range(40, 58)
+SEEDS = range(40, 61)
 
 # --- histories by hand --------------------------------------------------------------------------------------
 

@@ -78,12 +78,12 @@ def test_without_a_retry_nothing_is_late() -> None:
 def test_an_epoch_per_transaction_is_the_cure() -> None:
     proof = explored(SAME_IN_VERSION_2)
     assert (proof.violation, proof.complete, proof.trace) == (None, True, ())
-    assert (proof.states, proof.transitions, proof.ends) == (3_318, 6_978, 24)
+    assert (proof.states, proof.transitions, proof.ends) == (2_388, 5_128, 16)
 
 
 @pytest.mark.parametrize(
     ("config", "states"),
-    [(ExploreConfig(transactions=1, retries=0), 18), (ExploreConfig(partitions=2), 3_844), (CRASHING, 3_194)],
+    [(ExploreConfig(transactions=1, retries=0), 18), (ExploreConfig(partitions=2), 2_882), (CRASHING, 3_194)],
 )
 def test_other_worlds_of_version_2(config: ExploreConfig, states: int) -> None:
     proof = explored(config)
