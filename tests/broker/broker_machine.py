@@ -17,7 +17,7 @@ from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import AddOffsetsToTxn, DeleteTopics, DeleteTopicsReply
+from fencepost.protocol.messages import DeleteTopics, DeleteTopicsReply
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX, TopicPartition, TransactionResult, TransactionState
 from tests.broker import naive_answers
 from tests.broker.broker_model import (
@@ -34,7 +34,7 @@ from tests.broker.chronicle import Chronicle
 from tests.broker.conversation import GROUPS, GUEST, KEYS, ORDERS, OTHERS, STRANGER, Conversation
 from tests.broker.naive_answers import PREPARED, Batch
 from tests.broker.naive_log import NONE
-from tests.broker.requests import NOBODY, NOON, Identity, add_request, body_of
+from tests.broker.requests import NOBODY, NOON, Identity, add_offsets_request, add_request, body_of
 from tests.broker.story import SETTINGS, offsets_log_of
 
 EXPIRATION_MS: Final = 40_000  # less than a transaction may take
@@ -192,12 +192,7 @@ class BrokerAndModel(RuleBasedStateMachine):
         who, name = self.talk.identity(number), self.talk.producers[number].name
         assert name is not None
         if joins and not self.speaks_new:
-            add = AddOffsetsToTxn(
-                transactional_id=name,
-                group_id=group,
-                producer_id=who.producer_id,
-                producer_epoch=who.producer_epoch,
-            )
+            add = add_offsets_request(who, group, name=name)
             self.story.ask(add)
         version = 5 if self.speaks_new else 4
         self.talk.commit_offsets(who, name, group, dict.fromkeys(keys, offset), version)

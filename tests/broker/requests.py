@@ -122,6 +122,12 @@ def add_request(
     )
 
 
+def add_offsets_request(who: Identity, group: str, *, name: str = "pay") -> m.AddOffsetsToTxn:
+    return m.AddOffsetsToTxn(
+        transactional_id=name, producer_id=who.producer_id, producer_epoch=who.producer_epoch, group_id=group
+    )
+
+
 def marker_request(
     who: Identity,
     result: TransactionResult,

@@ -39,6 +39,7 @@ from tests.broker.requests import (
     OTHERS,
     UNCOMMITTED,
     Identity,
+    add_offsets_request,
     add_request,
     body_of,
     end_request,
@@ -336,12 +337,7 @@ def test_offsets_of_a_group_that_was_not_added_are_refused() -> None:
     story = story_of(0)
     me = story.identity()
     assert story.commit_offset(me, "readers", 5) is ErrorCode.TRANSACTION_ABORTABLE
-    added = m.AddOffsetsToTxn(
-        transactional_id="pay",
-        producer_id=me.producer_id,
-        producer_epoch=me.producer_epoch,
-        group_id="readers",
-    )
+    added = add_offsets_request(me, "readers")
     assert story.ask(added).error is ErrorCode.NONE
     assert story.commit_offset(me, "readers", 5) is ErrorCode.NONE
     assert story.offset("readers").offset == -1
@@ -356,12 +352,7 @@ def test_a_transaction_with_offsets_ends_before_any_group_has_a_coordinator() ->
     story = Story.over(Memory())
     story.ask(m.FindCoordinator(kind=CoordinatorType.TRANSACTION, key="pay"))
     me = story.identity()
-    added = m.AddOffsetsToTxn(
-        transactional_id="pay",
-        producer_id=me.producer_id,
-        producer_epoch=me.producer_epoch,
-        group_id="readers",
-    )
+    added = add_offsets_request(me, "readers")
     assert story.ask(added).error is ErrorCode.NONE
     story.end(me, ABORT)
     assert story.transaction().state is COMPLETE_ABORT
@@ -543,12 +534,7 @@ def test_without_verification_the_group_looks_at_the_member_before_the_log_looks
     """Recorded of Kafka 4.3.1: a verification begins with the epoch, and so does an append."""
     story = story_of(0, verification=is_verified)
     old, new = story.identity(), story.identity()
-    added = m.AddOffsetsToTxn(
-        transactional_id="pay",
-        producer_id=new.producer_id,
-        producer_epoch=new.producer_epoch,
-        group_id="readers",
-    )
+    added = add_offsets_request(new, "readers")
     assert story.ask(added).error is ErrorCode.NONE
     assert story.commit_offset(new, "readers", 7) is ErrorCode.NONE
     stale = attrs.evolve(offset_request(old, "readers", {ORDERS: 8}), generation_id=3, member_id="m")

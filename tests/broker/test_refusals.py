@@ -12,7 +12,6 @@ from fencepost.protocol.batches import CONTROL_BIT, CRC_START
 from fencepost.protocol.checksum import crc32c
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
-    AddOffsetsToTxn,
     AddPartitionsToTxnReply,
     Heartbeat,
     Produce,
@@ -35,6 +34,7 @@ from tests.broker.requests import (
     ORDERS,
     OTHERS,
     Identity,
+    add_offsets_request,
     add_request,
     batch,
     body_of,
@@ -178,16 +178,7 @@ def test_what_a_marker_overtakes_while_the_coordinator_is_asked_does_not_get_in(
     story = CarefulStory(versions={Produce: 11, TxnOffsetCommit: 4})
     me = story.identity()
     key = ORDERS if what == "data" else offsets_log_of("readers")
-    added = (
-        add_request(me, ORDERS)
-        if what == "data"
-        else AddOffsetsToTxn(
-            transactional_id="pay",
-            producer_id=me.producer_id,
-            producer_epoch=me.producer_epoch,
-            group_id="readers",
-        )
-    )
+    added = add_request(me, ORDERS) if what == "data" else add_offsets_request(me, "readers")
     assert story.ask(added).error is ErrorCode.NONE
     request = (
         produce_request(me, {ORDERS: "late"})
