@@ -10,9 +10,11 @@ import pytest
 
 from fencepost.audit.acks import missing_acks
 from fencepost.audit.audit import TORN, audit
-from fencepost.audit.compare import check_expression, compare
+from fencepost.audit.compare import compare
 from fencepost.check.directory import ADOPTED, UNSERVED
 from fencepost.check.findings import Finding, Findings, Severity
+from fencepost.cli.application import run
+from fencepost.cli.errors import WRONG_USAGE
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.layouts import open_layout
@@ -124,11 +126,23 @@ def _record(number: int) -> bytearray:
     return build_data_batch([value], keys=[f"key {number}".encode()], base_timestamp=1_000)
 
 
-def test_an_expression_is_not_read_as_part_of_a_longer_one(spark: SparkSession, pipeline: Path) -> None:
-    from pyspark.errors import ParseException
-
-    with pytest.raises(ParseException, match="Syntax error at or near end of input"):
-        check_expression(spark, [str(pipeline)], topic="orders", by="key +")
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("valu", "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name"),
+        ("key +", "[PARSE_SYNTAX_ERROR] Syntax error at or near end of input"),
+    ],
+)
+def test_an_expression_that_spark_refuses_is_one_error(
+    expression: str, told: str, pipeline: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    compared = ("--input", "orders", "--output", "totals", "--by", expression)
+    assert run(["audit", str(pipeline), "--master", "local[2]", *compared]) == WRONG_USAGE
+    first, second = capfd.readouterr().err.splitlines()
+    assert first.startswith(f"fencepost: --by {expression}: {told}")
+    assert "SQLSTATE" not in first
+    assert second == "  give a Spark SQL expression over key, value and headers, such as key"
 
 
 def test_an_output_is_compared_with_its_input(spark: SparkSession, pipeline: Path) -> None:

@@ -123,19 +123,6 @@ def test_a_master_that_is_none_is_one_error(
     assert "\tat " not in errors
 
 
-def test_an_expression_that_spark_refuses_is_one_error(tmp_path: Path) -> None:
-    with Broker(tmp_path) as broker, Admin(broker.address) as admin:
-        admin.create_topic("orders")
-    compared = ("--input", "orders", "--output", "orders", "--by", "valu")
-    with started("audit", str(tmp_path), "--master", "local[1]", *compared) as process:
-        _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 2
-    first, second = [line for line in errors.splitlines() if not line.startswith("WARNING")]
-    assert first.startswith("fencepost: --by valu: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable")
-    assert "SQLSTATE" not in first
-    assert second == "  give a Spark SQL expression over key, value and headers, such as key"
-
-
 def test_a_directory_that_holds_another_log_is_one_error_without_a_traceback(tmp_path: Path) -> None:
     at = closed()
     at.remove_directory(str(SMALL))
