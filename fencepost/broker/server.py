@@ -94,7 +94,7 @@ OUT_OF_RESOURCES_S: Final = 0.1
 IDLE_WAKE_MS: Final = 3_600_000
 FIRST_UNACKNOWLEDGED: Final = 1 << 31
 """Requests with acks 0, whose replies are not sent, get correlation ids from here on: no client has them."""
-ON_TRUST: Final = frozenset({*FAULT_REQUESTS, Follow, WriteTxnMarkers})
+NEEDS_TRUST: Final = frozenset({*FAULT_REQUESTS, Follow, WriteTxnMarkers})
 """Without ACLs, a client of another machine may not send these, except for ABORT markers."""
 
 
@@ -479,7 +479,7 @@ class Server:
             if allowed is None:
                 return
             request = allowed
-        if type(request) in ON_TRUST and self._ends_here(connection, request, to):
+        if type(request) in NEEDS_TRUST and self._handled_here(connection, request, to):
             return
         received = Received(
             request,
@@ -491,9 +491,9 @@ class Server:
         if not (self.faults.is_active and self.faults.keeps_request(connection, received)):
             self.host.offer(received)
 
-    def _ends_here(self, connection: Connection, request: Request, to: ReplyTo) -> bool:
-        """Whether the node is spared this request: it needs trust that the client has not, or is about faults
-        or for followers.
+    def _handled_here(self, connection: Connection, request: Request, to: ReplyTo) -> bool:
+        """Refuse a request of a client that is not trusted with it, or answer one about faults or from a
+        follower. Returns False if the node has to handle it.
         """
         markers = request if isinstance(request, WriteTxnMarkers) else None
         if not connection.is_trusted and (markers is None or commits(markers)):

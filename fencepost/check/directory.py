@@ -72,7 +72,7 @@ def check_logs(storage: StorageReader) -> Findings:
     findings = Findings()
     internals = Internals(findings)
     closed = _closed(storage, findings)
-    kept_power = _has_kept_power(storage)
+    kept_power = bool(closed) and _has_kept_power(storage)  # after a kill, any small file may be torn
     whole: list[ScannedLog] = []
     cluster, topic_ids = internals.cluster, dict[str, bytes]()
     known: set[TopicPartition] | None = None  # unless all of the metadata can be read
@@ -101,7 +101,7 @@ def check_logs(storage: StorageReader) -> Findings:
                 whole.append(log)
             for segment in log.segments:
                 segment.batches.clear()  # the other checks need only the state after them
-    _name_set_aside(storage, findings)
+    _note_set_aside(storage, findings)
     _check_catalogue(storage, closed, cluster, findings)
     _check_against_metadata(storage, whole, cluster, findings)
     _check_offsets(whole, internals, findings)
@@ -121,7 +121,7 @@ def _is_foreign(
     return bool(why)
 
 
-def _name_set_aside(storage: StorageReader, findings: Findings) -> None:
+def _note_set_aside(storage: StorageReader, findings: Findings) -> None:
     for name in storage.directories():
         if ASIDE in name:
             findings.note(Place(name), "files that were set aside", SET_ASIDE)

@@ -305,7 +305,7 @@ def _access(
         raise WrongUsage(str(problem), then=then) from problem
     _check_tls(access)
     _check_host(reachable, access, insecure=insecure)
-    _name_unknown_principals(access, users, acls)
+    _warn_of_unknown_principals(access, users, acls)
     return access
 
 
@@ -325,7 +325,7 @@ def _check_tls(access: AccessSettings) -> None:
         raise WrongUsage(problem.because, then=then or problem.advice) from problem
 
 
-def _name_unknown_principals(access: AccessSettings, users: Path | None, acls: Path | None) -> None:
+def _warn_of_unknown_principals(access: AccessSettings, users: Path | None, acls: Path | None) -> None:
     """A warning, not an error: an ACL may be written before its user is added."""
     from fencepost.protocol.suggestions import suggestion
 

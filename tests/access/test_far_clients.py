@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker.server import ON_TRUST
+from fencepost.broker.server import NEEDS_TRUST
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from tests.access.samples import SAMPLES
@@ -24,8 +24,12 @@ async def errors(wire: Wire, *requests: m.Request) -> list[ErrorCode]:
 
 @pytest.mark.trio
 async def test_what_needs_trust_is_refused_from_another_machine() -> None:
-    asked = (COMMIT, BOTH, *(sample() for kind in ON_TRUST - {m.WriteTxnMarkers} for sample in SAMPLES[kind]))
-    assert {type(request) for request in asked} == ON_TRUST
+    asked = (
+        COMMIT,
+        BOTH,
+        *(sample() for kind in NEEDS_TRUST - {m.WriteTxnMarkers} for sample in SAMPLES[kind]),
+    )
+    assert {type(request) for request in asked} == NEEDS_TRUST
     async with serving() as (server, wires):
         near, far = await wires.open(), await wires.open()
         assert ErrorCode.CLUSTER_AUTHORIZATION_FAILED not in await errors(near, *asked)
