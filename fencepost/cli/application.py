@@ -134,12 +134,13 @@ def _unknown_option(problem: UnknownOptionError, chain: Sequence[str]) -> str:
     option = (problem.token.keyword or problem.token.value).partition("=")[0]
     word = option.lstrip("-")
     arguments, command = problem.argument_collection, " ".join(chain)
-    if instead := instead_of(word).in_command:
+    names = [name for argument in arguments for name in argument.names]
+    instead = instead_of(word).in_command
+    if instead and (not instead.startswith("--") or instead.split()[0] in names):
         return f"{command} has no option --{word}: {instead}"
     is_named = any(each.field_info.kind is inspect.Parameter.POSITIONAL_ONLY for each in arguments)
     if is_named and chain[:1] == (word,):
         return f"{command} has no option --{word}: the name is an argument"
-    names = [name for argument in arguments for name in argument.names]
     near = likely(option, names, likeness_min=OPTION_LIKENESS_MIN)
     meant = dict.fromkeys([*near, *(name for name in names if near and f"-{word}" in name)])
     return f"{command} has no option {option}" + (f"; did you mean {either(meant)}?" if meant else "")

@@ -30,9 +30,12 @@ _ONE_REPLICA: Final = "a broker is the only node, so a partition has one replica
 
 INSTEAD: Final = {
     "acks": Instead(_IDEMPOTENT, _IDEMPOTENT),
+    "address": Instead("", _BROKERS),
     "auto_commit_interval_ms": Instead(_NO_AUTO_COMMIT, _COMMITS),
     "bootstrap_server": Instead("", "this command needs no broker"),
+    "broker": Instead("", _BROKERS),
     "broker_list": Instead("", _BROKERS),
+    "brokers": Instead("", _BROKERS),
     "configs": Instead("", "`fencepost topic alter --config` changes the settings of a topic"),
     "consumer_config": Instead("", _SECURITY),
     "consumer_groups": Instead("", "`fencepost group` has the commands for groups"),

@@ -83,6 +83,8 @@ def test_a_file_that_this_user_may_not_read_is_not_a_missing_one(monkeypatch: py
         (["consume", "t", "--from-beginning"], "--from-beginning: `consume` starts at the beginning"),
         (["consume", "t", "--max-messages", "3"], "--max-messages: `consume --max` limits"),
         (["produce", "t", "--broker-list=a:1"], "--broker-list: --bootstrap-server names the broker"),
+        (["fault", "list", "--broker", "a:1"], "--broker: --bootstrap-server names the broker"),
+        (["check", "--broker", "a:1"], "check has no option --broker\n"),
         (["consume", "t", "--timeout-ms", "9"], "--timeout-ms: `consume` stops at the end"),
         (["consume", "t", "--offset=3"], "--offset: `consume --from` takes an offset"),
         (["consume", "t", "--property", "print.key=true"], "--property: a tab separates key and value"),
