@@ -69,9 +69,11 @@ class TransactionAborted(ClientError):
 
 
 class ProducerFenced(ClientError):
-    """A newer producer with the same transactional id has replaced this one and aborted its transaction."""
+    """The coordinator has given a newer epoch to this transactional id and aborted the open transaction: for a
+    newer producer, or because the transaction lasted longer than `transaction_timeout_ms`.
+    """
 
-    advice = "Close this producer; its successor continues"
+    advice = "Close this producer; the newer one continues. If there is none, create one"
 
 
 class ProducerFailed(ClientError):

@@ -144,7 +144,7 @@ class ErrorCode(IntEnum):
     GROUP_SUBSCRIBED_TO_TOPIC = 86, _R.RAISE, "a member of the group reads the topic"
     INVALID_RECORD = 87, _R.ABORT, "the batch breaks a rule of its format"
     UNSTABLE_OFFSET_COMMIT = 88, _R.RETRY, "a transaction that commits this offset is not complete yet"
-    PRODUCER_FENCED = 90, _R.FATAL, "a newer producer with the same transactional id took over"
+    PRODUCER_FENCED = 90, _R.FATAL, "a newer producer has this transactional id, or the transaction timed out"
     UNKNOWN_TOPIC_ID = 100, _R.REFRESH, "the topic with this id was deleted, or is not known yet"
     TRANSACTIONAL_ID_NOT_FOUND = 105, _R.RAISE, "no such transactional id"
     FETCH_SESSION_TOPIC_ID_ERROR = 106, _R.RETRY, "a fetch session names topics by names or by ids, not both"

@@ -231,7 +231,7 @@ async def a_zombie_is_fenced_and_told_so(clients: Clients) -> None:
         await heir.init_transactions()
         async with heir.transaction():
             await heir.send("t", b"heir", partition=0)
-        with pytest.raises(ProducerFenced, match="its successor continues"):
+        with pytest.raises(ProducerFenced, match="the newer one continues"):
             await zombie.commit_transaction()
         with pytest.raises(ProducerFenced):
             zombie.begin_transaction()
@@ -250,7 +250,7 @@ async def a_zombie_learns_from_its_block_that_it_is_fenced(clients: Clients) -> 
         settings = {"transactional_id": "pay", "transaction_version": transaction_version}
         async with clients.producer(**settings) as zombie, clients.producer(**settings) as heir:
             await zombie.init_transactions()
-            with pytest.raises(ProducerFenced, match="its successor continues") as fenced:
+            with pytest.raises(ProducerFenced, match="the newer one continues") as fenced:
                 await run(zombie, heir)
             assert isinstance(fenced.value.__cause__, TransactionAborted)
 
@@ -284,7 +284,7 @@ async def an_exception_of_the_program_leaves_the_block_of_a_fenced_producer(clie
         await zombie.init_transactions()
         with pytest.raises(KeyError) as own:
             await run(zombie, heir)
-        assert "its successor continues" in own.value.__notes__[0]
+        assert "the newer one continues" in own.value.__notes__[0]
         with pytest.raises(ProducerFenced):
             zombie.begin_transaction()
 

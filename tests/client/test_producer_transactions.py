@@ -365,7 +365,7 @@ def test_a_fenced_producer_is_done() -> None:
     assert talk.machine.state is ProducerState.FATAL_ERROR
     assert [done.failure.kind for done in talk.done if done.failure] == [ProducerFenced, ProducerFenced]
     for call in (talk.commit, talk.abort, talk.machine.begin):
-        with pytest.raises(ProducerFenced, match="successor"):
+        with pytest.raises(ProducerFenced, match="the newer one continues"):
             call()
 
 
