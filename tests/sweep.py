@@ -27,14 +27,15 @@ from tests.attack.playing import Run, play
 from tests.attack.scene import Scene
 from tests.broker import test_every_byte
 from tests.cli.processes import COMMAND
+from tests.groups import outages
 from tests.spark import test_stream_in_spark as streams
 
 FLIGHTS_PER_KILL = 50
 SEEDS_AT_ONCE = 500  # between two lines of progress
 BITS = range(8)
 
-Part = Literal["demo", "kills", "power", "bytes", "streams"]
-PARTS: tuple[Part, ...] = ("demo", "kills", "power", "bytes", "streams")
+Part = Literal["demo", "kills", "groups", "power", "bytes", "streams"]
+PARTS: tuple[Part, ...] = ("demo", "kills", "groups", "power", "bytes", "streams")
 
 app = App(name="tests.sweep", help_format="plaintext")
 
@@ -79,6 +80,15 @@ class Sweep:
             self.facts["kills"] = self.facts.get("kills", 0) + count
             self.tell(f"{attack.name}: {row.figures}, {row.transactions} transactions, {row.verdict}")
             self.faults += [f"{attack.name}: {fault}" for fault in row.faults]
+
+    def groups(self, count: int) -> None:
+        """Kills, frozen processes and faults under a consumer group that copies in transactions."""
+        with TemporaryDirectory(prefix="fencepost-sweep-") as name:
+            outcome = outages.run(Path(name), Random(self.seed), count)
+        self.facts["group"] = attrs.asdict(outcome)
+        self.tell(f"group: {outcome.outages}, {outcome.lost} lost, {outcome.twice} twice")
+        is_wrong = bool(outcome.lost or outcome.twice or outcome.wrong)
+        self.faults += [f"group: {outcome}"] * is_wrong
 
     def power(self, seeds: int) -> None:
         """Simulated clusters whose nodes lose power; the first seed is a multiple of the number of them."""
@@ -150,6 +160,7 @@ def sweep(
     seed: int = 1,
     demo_kills: int = 60,
     random_kills: int = 45,
+    group_outages: int = 90,
     seeds: int = 10_000,
     stream_kills: int = 20,
     only: Annotated[tuple[Part, ...], Parameter(negative="")] = PARTS,
@@ -164,6 +175,8 @@ def sweep(
         Kills of the demonstration under each sync policy.
     random_kills
         Kills of a broker and its client at any moment, under each sync policy.
+    group_outages
+        Kills, frozen processes and faults under a consumer group.
     seeds
         Simulated clusters that lose power.
     stream_kills
@@ -175,6 +188,7 @@ def sweep(
     parts: dict[Part, Callable[[], None]] = {
         "demo": lambda: done.demo(demo_kills),
         "kills": lambda: done.kills(random_kills),
+        "groups": lambda: done.groups(group_outages),
         "power": lambda: done.power(seeds),
         "bytes": done.bytes,
         "streams": lambda: done.streams(stream_kills - stream_kills // 10, stream_kills // 10),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import attrs
 import pytest
 
 from tests import sweep
 from tests.broker import test_every_byte
+from tests.groups import outages
 
 
 def test_a_violation_of_one_seed_fails_the_sweep(
@@ -44,6 +46,22 @@ def test_a_wrong_byte_and_a_silent_loss_fail_the_sweep(monkeypatch: pytest.Monke
     done.bytes()
     assert len(done.faults) == len(sweep.BITS) + 1
     assert done.facts["bits flipped"]["refused"] == len(sweep.BITS)
+
+
+@pytest.mark.parametrize("lacks", ["lost", "twice", "wrong"])
+def test_a_record_that_a_group_does_not_copy_once_fails_the_sweep(
+    monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    good = outages.Outcome(outages={"faults": 9}, numbers=3_600, lost=0, twice=0, wrong=0)
+    done = sweep.Sweep(seed=1)
+    for outcome in (good, attrs.evolve(good, **{lacks: 1})):
+
+        def found(*_: object, outcome: outages.Outcome = outcome) -> outages.Outcome:
+            return outcome
+
+        monkeypatch.setattr(outages, "run", found)
+        done.groups(9)
+    assert len(done.faults) == 1
 
 
 def test_power_is_lost_in_most_seeds_of_its_workload(capsys: pytest.CaptureFixture[str]) -> None:
