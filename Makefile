@@ -28,7 +28,7 @@ help:
 	@echo 'make stores  read directories in fake-gcs-server, Azurite and HDFS; installs each where its tools are'
 	@echo 'make oracle  compare Fencepost with recorded answers of Apache Kafka; FILES="..." replays others; WIRE=kafka'
 	@echo 'make attack  attack a broker on loopback while a client checks every record; SEED=2 draws other requests'
-	@echo 'make sweep   300 kills, 90 outages of a group, 10,000 simulated clusters that lose power, every bit of a
+	@echo 'make sweep   300 kills, 90 outages of a group, 10,000 simulated clusters that lose power, every bit of a'
 	@echo '             directory, 20 kills of a stream; SEED=2'
 	@echo 'make bench   measure client and broker against peers, and the speed of the simulator;'
 	@echo '             after make kafka-jars, Apache Kafka is one of the peers'

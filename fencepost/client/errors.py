@@ -69,8 +69,8 @@ class TransactionAborted(ClientError):
 
 
 class ProducerFenced(ClientError):
-    """The coordinator has given a newer epoch to this transactional id and aborted the open transaction: for a
-    newer producer, or because the transaction lasted longer than `transaction_timeout_ms`.
+    """The coordinator has given a newer epoch to this transactional id and aborted its open transaction: for
+    a newer producer, or because the transaction lasted longer than `transaction_timeout_ms`.
     """
 
     advice = "Close this producer; the newer one continues. If there is none, create one"
