@@ -225,7 +225,7 @@ def every_instruction(work: Callable[[CtrlC], None], rounds: int) -> None:
         interrupt = CtrlC(number)
         work(interrupt)
         if not interrupt.is_over:
-            # The fewest are in a poll by a deputy: about 50; Python 3.14 traces less, and has 9.
+            # The fewest are in a poll by a worker: about 50; Python 3.14 traces less, and has 9.
             assert number > 5, "hardly anything was interrupted"
             return
 

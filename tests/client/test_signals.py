@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fencepost import Broker, Producer
-from fencepost.client.shells.signals import interruptions, noting_interruptions, undisturbed
+from fencepost.client.shells.signals import interruptions, noting_interruptions, uninterrupted
 from tests.client.interrupted import CALLS, interrupt
 from tests.topics import create_topic
 
@@ -91,7 +91,7 @@ def program_handler() -> Iterator[None]:
 @pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL])
 def test_without_handlers_of_the_program_the_main_thread_works_itself(handler: Any) -> None:
     signal.signal(signal.SIGINT, handler)
-    assert undisturbed(threading.get_ident) == threading.get_ident()
+    assert uninterrupted(threading.get_ident) == threading.get_ident()
     assert signal.getsignal(signal.SIGINT) is handler
 
 
@@ -106,7 +106,7 @@ done: list[bool] = []
 def test_ctrl_c_is_raised_when_the_work_is_done() -> None:
     done.clear()
     with pytest.raises(KeyboardInterrupt) as caught:
-        undisturbed(ctrl_c)
+        uninterrupted(ctrl_c)
     assert done
     assert caught.value.__notes__ == ["Before this interruption, the call had ended"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -119,27 +119,27 @@ def test_the_work_may_take_ctrl_c() -> None:
         ctrl_c()
         return interruptions.pop()
 
-    assert type(undisturbed(work, interruptions)) is KeyboardInterrupt
+    assert type(uninterrupted(work, interruptions)) is KeyboardInterrupt
 
 
 def test_in_the_work_another_call_leaves_ctrl_c_to_the_one_around_it() -> None:
     done.clear()
     with pytest.raises(KeyboardInterrupt):
-        undisturbed(lambda: undisturbed(ctrl_c))
+        uninterrupted(lambda: uninterrupted(ctrl_c))
     assert done
 
 
 def test_a_handler_that_a_callback_sets_does_not_part_its_calls_from_the_call_around_it() -> None:
-    """A deputy would wait for locks that this thread holds."""
+    """A worker would wait for locks that this thread holds."""
 
     def callback() -> int:
         signal.signal(signal.SIGUSR1, print)
-        return undisturbed(threading.get_ident)
+        return uninterrupted(threading.get_ident)
 
     before = signal.getsignal(signal.SIGUSR1)
     try:
-        assert undisturbed(callback) == threading.get_ident()
-        assert undisturbed(threading.get_ident) != threading.get_ident()
+        assert uninterrupted(callback) == threading.get_ident()
+        assert uninterrupted(threading.get_ident) != threading.get_ident()
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -226,7 +226,7 @@ def test_a_block_is_interrupted_where_it_checks() -> None:
         with noting_interruptions(found):
             ctrl_c()
             (noted,) = found
-            undisturbed(ctrl_c)
+            uninterrupted(ctrl_c)
             assert found == [noted]
             raise found.pop(0)
 
@@ -258,8 +258,8 @@ def test_a_client_works_in_the_thread_of_a_block_and_is_interrupted_where_it_wai
     found: list[BaseException] = []
     threads: list[int] = []
     with noting_interruptions(found), Producer(address) as producer:
-        threads.append(undisturbed(threading.get_ident))
-        assert undisturbed(lambda: signal.raise_signal(signal.SIGINT) or interruptions() is found)
+        threads.append(uninterrupted(threading.get_ident))
+        assert uninterrupted(lambda: signal.raise_signal(signal.SIGINT) or interruptions() is found)
         with pytest.raises(KeyboardInterrupt):
             producer.flush()
         assert not found
@@ -272,7 +272,7 @@ def test_where_python_sets_no_handlers_the_work_is_done(monkeypatch: pytest.Monk
 
     def run_as_main() -> None:
         monkeypatch.setattr("fencepost.client.shells.signals._main_thread", threading.get_ident())
-        found.append(undisturbed(threading.get_ident))
+        found.append(uninterrupted(threading.get_ident))
 
     thread = threading.Thread(target=run_as_main)
     thread.start()
@@ -283,7 +283,7 @@ def test_where_python_sets_no_handlers_the_work_is_done(monkeypatch: pytest.Monk
 def test_an_ignored_ctrl_c_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     done.clear()
-    undisturbed(ctrl_c)
+    uninterrupted(ctrl_c)
     assert done
 
 
@@ -296,7 +296,7 @@ def test_a_process_that_another_thread_forks_during_a_call_heeds_ctrl_c() -> Non
             try:
                 signal.raise_signal(signal.SIGINT)
             except KeyboardInterrupt:
-                os._exit(undisturbed(lambda: 7))
+                os._exit(uninterrupted(lambda: 7))
             os._exit(1)
         found.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
@@ -305,7 +305,7 @@ def test_a_process_that_another_thread_forks_during_a_call_heeds_ctrl_c() -> Non
         thread.start()
         thread.join()
 
-    undisturbed(work)
+    uninterrupted(work)
     assert found == [7]
 
 
@@ -315,30 +315,30 @@ def test_a_debugger_in_a_callback_may_bring_the_handler_of_the_call_back() -> No
     def callback() -> None:
         kept.append(signal.signal(signal.SIGINT, signal.default_int_handler))
 
-    undisturbed(callback)
+    uninterrupted(callback)
     signal.signal(signal.SIGINT, kept[0])
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 
 
 def test_a_handler_that_the_work_sets_stays() -> None:
-    undisturbed(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    uninterrupted(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
-# --- deputies -----------------------------------------------------------------------------------------------
+# --- workers ------------------------------------------------------------------------------------------------
 
 
 def test_other_threads_do_their_work_themselves() -> None:
     found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(undisturbed(threading.get_ident)))
+    thread = threading.Thread(target=lambda: found.append(uninterrupted(threading.get_ident)))
     thread.start()
     thread.join()
     assert found == [thread.ident]
 
 
-def test_with_a_handler_of_the_program_a_deputy_works(program_handler: None) -> None:
-    assert undisturbed(threading.get_ident) != threading.get_ident()
+def test_with_a_handler_of_the_program_a_worker_does_the_work(program_handler: None) -> None:
+    assert uninterrupted(threading.get_ident) != threading.get_ident()
 
 
 def test_a_handler_need_not_be_hashable(program_handler: None) -> None:
@@ -347,7 +347,7 @@ def test_a_handler_need_not_be_hashable(program_handler: None) -> None:
             raise AssertionError("no signal is sent")
 
     signal.signal(signal.SIGUSR1, Handler())
-    assert undisturbed(threading.get_ident) != threading.get_ident()
+    assert uninterrupted(threading.get_ident) != threading.get_ident()
 
 
 def test_an_interruption_is_raised_when_the_work_is_done() -> None:
@@ -366,7 +366,7 @@ def test_an_interruption_is_raised_when_the_work_is_done() -> None:
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with pytest.raises(TimeoutError, match="the handler's") as caught:
-            undisturbed(work)
+            uninterrupted(work)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert done
@@ -383,18 +383,18 @@ def test_an_interruption_has_the_error_of_the_work_as_its_cause(handler: Any) ->
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         with pytest.raises(KeyboardInterrupt) as caught:
-            undisturbed(work, [interruption])
+            uninterrupted(work, [interruption])
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert caught.value is interruption
     assert caught.value.__cause__ is error
 
 
-def test_work_is_done_in_a_forked_process_which_has_no_deputies_yet(program_handler: None) -> None:
-    undisturbed(int)
+def test_work_is_done_in_a_forked_process_which_has_no_workers_yet(program_handler: None) -> None:
+    uninterrupted(int)
     child = os.fork()
     if not child:
-        os._exit(undisturbed(lambda: 7))
+        os._exit(uninterrupted(lambda: 7))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
@@ -404,6 +404,6 @@ def test_without_threads_the_main_thread_works_itself(
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("fencepost.client.shells.signals._free", [])
+    monkeypatch.setattr("fencepost.client.shells.signals._idle", [])
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert undisturbed(threading.get_ident) == threading.get_ident()
+    assert uninterrupted(threading.get_ident) == threading.get_ident()

@@ -1,5 +1,5 @@
-"""Signals and the blocking clients: in the main thread, where signal handlers run, a step of a client is done
-whole before a handler may raise.
+"""Signals and the blocking clients: in the main thread, where signal handlers run, a step of a client is
+completed before a handler may raise.
 
 Rule: while the main thread holds a lock of a client, no handler runs that could raise or call the client. A
 handler that a callback of the program sets takes effect at the next call.
@@ -7,11 +7,11 @@ handler that a callback of the program sets takes effect at the next call.
 
 # Python runs a signal handler in the main thread, between two instructions of whatever runs there. The
 # handler may raise, as that of Ctrl-C does, or close the client that it interrupts. In the middle of a step
-# of a machine, the first would leave half a step behind: records that are sent twice or never, a commit whose
-# reply is forgotten. The second would wait for a lock that its own thread holds. There are two ways to keep
-# them out. Nearly every program has no handler but Python's own, for Ctrl-C:
+# of a machine, an exception would leave half a step behind: records that are sent twice or never, a commit
+# whose reply is forgotten. And close() would wait for a lock that its own thread holds. There are two ways to
+# prevent this. Nearly every program has no handler but Python's own, for Ctrl-C:
 #
-#     undisturbed(work)
+#     uninterrupted(work)
 #         the handler of Ctrl-C only notes it now     a script gets it where it waits (sync_driver.py)
 #         work()
 #         Python's handler is back; what was noted and not taken is raised
@@ -20,23 +20,23 @@ handler that a callback of the program sets takes effect at the next call.
 # handler that a C library has installed behind Python's back is lost.
 #
 # The handlers of a program cannot be replaced like this: the program may look at them, and one that closes a
-# client should do it at once. If there are any, the main thread leaves its steps to a deputy:
+# client should do it at once. If there are any, the main thread hands its steps to a worker thread:
 #
-#     main thread                                      deputy
+#     main thread                                      worker
 #     -----------                                      ------
-#     undisturbed(work)              -- order -->      work()
+#     uninterrupted(work)            -- task -->       work()
 #     waits, and only waits
 #         a handler raises: it is noted
-#         a handler calls a client: another deputy does that work
-#     returns or raises the result   <-- ended --      waits for the next order
+#         a handler calls a client: another worker does that work
+#     returns or raises the result   <-- done --       waits for the next task
 #
 # The waits of the main thread end at once for a handler, and continue after it. Waking two threads takes tens
-# of microseconds, so an order is handed over once per call or batch; the hot path of `send` protects itself
+# of microseconds, so a task is submitted once per call or batch; the hot path of `send` protects itself
 # (send_turn.py). In other threads no handler runs, and they do their work themselves.
 #
-# A deputy is a thread that ends with the process; there are as many as there are nested handlers. An
-# exception of a handler may also hit `undisturbed` itself, between any two lines. An order can therefore be
-# handed over again: it is done once, by the deputy that takes it first.
+# A worker is a daemon thread; there are as many as there are nested handlers. An exception of a handler may
+# also hit `uninterrupted` itself, between any two lines. A task can therefore be submitted again: it is run
+# once, by the worker that takes it first.
 #
 # A callback of the program may call a client in the middle of a step. Its call may wait, for a broker that is
 # down for example, so it takes what was noted for the step around it (`interruptions`). For the same reason
@@ -61,8 +61,8 @@ from typing import Any, Final, Generic, TypeVar
 
 ResultT = TypeVar("ResultT")
 
-# How long the main thread waits before it checks whether a deputy has taken its order. None has if the
-# process was forked, because threads are not.
+# How long the main thread waits before it checks whether a worker has taken its task. None has if the
+# process was forked, because a fork copies no threads.
 _LOOK_AGAIN_S: Final = 0.1
 _INSIST_AFTER_S: Final = 0.2  # a block that checks nothing for so long waits for something
 _SIGNALS: Final = tuple(map(int, signal.valid_signals()))  # numbers, because enums take longer
@@ -77,7 +77,7 @@ class _Here(local):
     """What this thread does."""
 
     is_at_work = False
-    """Whether it is in `undisturbed`: a callback of the program that calls a client is a part of the work."""
+    """Whether it is in `uninterrupted`: a callback of the program that calls a client is part of the work."""
     interruptions: list[BaseException] | None = None
     """Where what handlers raise is noted, if they do not raise it at once."""
 
@@ -93,8 +93,8 @@ def interruptions() -> list[BaseException]:
     return [] if found is None else found
 
 
-def undisturbed(work: Callable[[], ResultT], raised: list[BaseException] | None = None) -> ResultT:
-    """Does the work whole, whatever signal handlers do; returns its result, or raises its error.
+def uninterrupted(work: Callable[[], ResultT], raised: list[BaseException] | None = None) -> ResultT:
+    """Does the work to its end, whatever signal handlers do; returns its result, or raises its error.
 
     What they raise meanwhile is appended to `raised`, where the work may take it. What it has not taken is
     raised after its end, or by the block of `noting_interruptions` around it.
@@ -105,7 +105,7 @@ def undisturbed(work: Callable[[], ResultT], raised: list[BaseException] | None 
         raised = interruptions()
     is_pythons = _signal.getsignal(_SIGINT) is signal.default_int_handler
     if _have_handlers(_OTHER_SIGNALS if is_pythons else _SIGNALS):
-        return _leave_to_deputy(work, raised)
+        return _run_in_worker(work, raised)
     return _do_with_ctrl_c_noted(work, raised) if is_pythons else _at_work(work, raised)
 
 
@@ -234,58 +234,58 @@ def _forget_parent() -> None:
 os.register_at_fork(after_in_child=_forget_parent)
 
 
-# --- deputies -----------------------------------------------------------------------------------------------
+# --- workers ------------------------------------------------------------------------------------------------
 
 
-class _Order(Generic[ResultT]):
-    """Work that is done once."""
+class _Task(Generic[ResultT]):
+    """Work that is done once, however often it is submitted."""
 
-    __slots__ = ("end", "is_over", "problem", "raised", "result", "turns", "work")
+    __slots__ = ("done", "is_done", "problem", "raised", "result", "unclaimed", "work")
 
     result: ResultT
 
     def __init__(self, work: Callable[[], ResultT], raised: list[BaseException]) -> None:
         self.work = work
         self.raised = raised
-        self.turns = [True]
-        """Empty as soon as it is done, or being done."""
+        self.unclaimed = [True]
+        """Empty once a thread has claimed the task. `pop` is atomic, so only one thread can."""
         self.problem: BaseException | None = None
-        self.is_over = False
-        self.end = Lock()
+        self.is_done = False
+        self.done = Lock()
         """Held until then."""
-        self.end.acquire()
+        self.done.acquire()
 
-    def do(self) -> None:
-        """Does the work, unless it was taken."""
+    def run(self) -> None:
+        """Does the work, unless another thread has claimed it."""
         try:
-            self.turns.pop()
+            self.unclaimed.pop()
         except IndexError:
             return
         try:
             self.result = _at_work(self.work, self.raised)
         except BaseException as problem:  # noqa: BLE001 - raised in the main thread
             self.problem = problem
-        self.is_over = True
-        self.end.release()
+        self.is_done = True
+        self.done.release()
 
 
-_orders: Final[SimpleQueue[_Order[Any]]] = SimpleQueue()
-_free: Final[list[bool]] = []
-"""An entry for each deputy that no order was promised to."""
+_tasks: Final[SimpleQueue[_Task[Any]]] = SimpleQueue()
+_idle: Final[list[bool]] = []
+"""An entry for each worker that no task was promised to."""
 
 
-def _leave_to_deputy(work: Callable[[], ResultT], raised: list[BaseException]) -> ResultT:
-    order = _Order(work, raised)
+def _run_in_worker(work: Callable[[], ResultT], raised: list[BaseException]) -> ResultT:
+    task = _Task(work, raised)
     while True:
         try:
-            while not order.is_over:  # within the `try`, for a handler may also run at the end of a loop
-                if order.turns:
-                    _hand_over(order)
-                order.end.acquire(True, _LOOK_AGAIN_S)
+            while not task.is_done:  # within the `try`, for a handler may also run at the end of a loop
+                if task.unclaimed:
+                    _submit(task)
+                task.done.acquire(True, _LOOK_AGAIN_S)
             break
         except BaseException as interruption:  # noqa: BLE001 - raised below
             raised.append(interruption)
-    problem = order.problem
+    problem = task.problem
     try:
         if raised and problem is None:
             raise _too_late(raised.pop(0))
@@ -293,27 +293,27 @@ def _leave_to_deputy(work: Callable[[], ResultT], raised: list[BaseException]) -
             raise raised.pop(0) from problem
         if problem is not None:
             raise problem
-        return order.result
+        return task.result
     finally:
-        del order, problem  # or the traceback of the problem refers to itself
+        del task, problem  # or the traceback of the problem refers to itself
 
 
-def _hand_over(order: _Order[Any]) -> None:
+def _submit(task: _Task[Any]) -> None:
     try:
-        _free.pop()
+        _idle.pop()
     except IndexError:
         try:
-            Thread(target=_serve, name="fencepost-call", daemon=True).start()
+            Thread(target=_run_tasks, name="fencepost-call", daemon=True).start()
         except RuntimeError:  # there are too many threads, or the interpreter is about to end
-            order.do()
+            task.run()
             return
-    _orders.put(order)
+    _tasks.put(task)
 
 
-def _serve() -> None:
-    """What a deputy does."""
+def _run_tasks() -> None:
+    """The loop of a worker."""
     while True:
-        order = _orders.get()
-        order.do()
-        del order  # it refers to the client and to the result
-        _free.append(True)
+        task = _tasks.get()
+        task.run()
+        del task  # it refers to the client and to the result
+        _idle.append(True)

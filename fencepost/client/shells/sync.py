@@ -40,7 +40,7 @@ from fencepost.client.shells.clients import (
     described,
     public,
 )
-from fencepost.client.shells.signals import undisturbed
+from fencepost.client.shells.signals import uninterrupted
 from fencepost.client.shells.sync_driver import Driver
 
 __all__ = ["Admin", "Consumer", "Producer", "SendFuture", "SendFutures"]
@@ -185,7 +185,7 @@ class Producer(ProducerClient[SendFuture, Driver]):
         return futures
 
     def _put_slowly(self, record: ProducerRecord) -> SendFuture:
-        place = undisturbed(partial(self._append_at_once, record))
+        place = uninterrupted(partial(self._append_at_once, record))
         if place is None:
             place = self._driver.run(self._calls.append(record))
         return SendFuture((self, *place))

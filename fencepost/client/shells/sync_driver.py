@@ -23,7 +23,7 @@ thread at a time waits for the sockets. No signal handler interrupts a step (sig
 #
 # An exception of a signal handler, such as KeyboardInterrupt, is thrown into the script where it waits. So
 # Ctrl-C leaves no half step, and a handler may close the client that it interrupts. If the program has such
-# handlers, a deputy does what the drawing shows for the calling thread (signals.py).
+# handlers, a worker does what the drawing shows for the calling thread (signals.py).
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from fencepost.client.calls import Callback, CallScript, Wait
 from fencepost.client.effects import Effect
 from fencepost.client.errors import BELONGS_TO_PARENT, ClientClosed
 from fencepost.client.network import AddressInfo, ClientConnection, NetworkClient
-from fencepost.client.shells.signals import interruptions, undisturbed
+from fencepost.client.shells.signals import interruptions, uninterrupted
 from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
 from fencepost.protocol.forked_process import in_child
 
@@ -359,7 +359,7 @@ class Driver(NetworkDriver):
 
     def do(self, work: Callable[[], ResultT]) -> ResultT:
         """Does something that never waits, except for the lock."""
-        return undisturbed(partial(self._locked, work))
+        return uninterrupted(partial(self._locked, work))
 
     def _locked(self, work: Callable[[], ResultT]) -> ResultT:
         with self.lock:
@@ -370,7 +370,7 @@ class Driver(NetworkDriver):
         running = _Running(script, was_closed=self._sockets.is_closed)
         while True:
             try:
-                callback = undisturbed(partial(self._go_on, running), running.interruptions)
+                callback = uninterrupted(partial(self._go_on, running), running.interruptions)
                 if callback is None:
                     return running.result
                 callback.function(callback.partitions)
@@ -447,7 +447,7 @@ class Driver(NetworkDriver):
                 return
 
     def read_answers(self) -> None:
-        """Reads replies that have arrived, without waiting; within `undisturbed`."""
+        """Reads replies that have arrived, without waiting; within `uninterrupted`."""
         with self.lock:
             expects_replies = self.network.has_requests_in_flight
         if expects_replies:
@@ -462,7 +462,7 @@ class Driver(NetworkDriver):
 
     def stop(self) -> None:
         """Ends the IO thread and closes every socket."""
-        undisturbed(self._stop)
+        uninterrupted(self._stop)
 
     def _stop(self) -> None:
         if self._io_thread is not None:
