@@ -21,8 +21,8 @@ batch.
 # a batch can raise BufferFull. A record larger than `batch_size` gets a batch of its own.
 #
 # The hot path. `hot` maps a topic to its `Route`, and a route holds the open batch of each partition. `put`
-# looks up both, appends, and returns, without a `threading.Lock` (send_turn.py) and without a call of our own
-# code. Everything that it must not do is encoded in the data that it reads anyway:
+# looks up both, appends, and returns, without a `threading.Lock` (append_lock.py) and without a call of our
+# own code. Everything that it must not do is encoded in the data that it reads anyway:
 #
 #     sending is not allowed (no transaction)     `hot` is empty: the look-up fails
 #     no batch is open                            NO_BATCH takes its place, which has no room

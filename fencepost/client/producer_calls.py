@@ -50,14 +50,17 @@ class TopicNotLoaded(UnknownTopic):
 class ProducerCalls:
     """The calls of a producer. Every script may raise ClientError."""
 
-    __slots__ = ("_driver", "_has_waiting_caller", "_machine", "_max_block_ms", "_turn", "_unfinished")
+    __slots__ = ("_append_lock", "_driver", "_has_waiting_caller", "_machine", "_max_block_ms", "_unfinished")
 
     def __init__(
-        self, machine: ProducerMachine, driver: CallDriver, turn: AbstractContextManager[object] | None = None
+        self,
+        machine: ProducerMachine,
+        driver: CallDriver,
+        append_lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self._machine = machine
         # The hot path of `send` appends without the lock of the driver.
-        self._turn: AbstractContextManager[object] = turn or nullcontext()
+        self._append_lock: AbstractContextManager[object] = append_lock or nullcontext()
         self._driver = driver
         self._max_block_ms = machine.settings.max_block_ms
         # The call whose caller stopped waiting while its request continues.
@@ -72,7 +75,7 @@ class ProducerCalls:
         return self._until_ready(record.topic, lambda now: self._append(record, now, since), timeout_ms)
 
     def _append(self, record: ProducerRecord, now: int, since: MetadataNumber | None = None) -> Place | None:
-        with self._turn:
+        with self._append_lock:
             return self._machine.append(record, now=now, wall_ms=self._driver.wall_ms, since=since)
 
     def append_nowait(self, record: ProducerRecord) -> Place:

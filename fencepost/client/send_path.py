@@ -1,7 +1,7 @@
 """The hot path of `send`, shared by both shells: it puts a record into its batch and returns a future.
 
 Rule: no lock, no call and no object per record except its future. One thread at a time appends
-(send_turn.py); the IO thread may close a batch during an append, and the append notices it afterwards.
+(append_lock.py); the IO thread may close a batch during an append, and the append notices it afterwards.
 """
 
 # Why it looks like this. A record costs less than a microsecond here, so a method call, a keyword argument or
@@ -20,6 +20,7 @@ from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from fencepost.client.accumulator import Accumulator, Route
+from fencepost.client.append_lock import AppendLock
 from fencepost.client.batch import (
     CONTENTS,
     NO_BATCH,
@@ -30,7 +31,6 @@ from fencepost.client.batch import (
     ProducerRecord,
 )
 from fencepost.client.send_future import BatchRun
-from fencepost.client.send_turn import SendTurn
 from fencepost.client.serializers import Serializer
 
 OutcomeT = TypeVar("OutcomeT")
@@ -67,12 +67,12 @@ class SendPath(Generic[OutcomeT]):
         accumulator: Accumulator,
         outcome: type[OutcomeT],
         *,
-        turn: SendTurn,
+        append_lock: AppendLock,
         key_serializer: Serializer | None,
         value_serializer: Serializer | None,
     ) -> None:
         self._hot = accumulator.hot
-        self._turn = turn
+        self._append_lock = append_lock
         self._outcome: Any = outcome  # called with one tuple, as tuples are
         self._key_serializer, self._value_serializer = key_serializer, value_serializer
         self._serializes = key_serializer is not None or value_serializer is not None
@@ -114,9 +114,9 @@ class SendPath(Generic[OutcomeT]):
         where = partition
         if where is None:
             where = route.sticky if key is None else route.partition_of[key]
-        batch, turn = route.open[where], self._turn
+        batch, lock = route.open[where], self._append_lock
         try:
-            del turn.is_free  # see send_turn.py
+            del lock.is_free  # see append_lock.py
         except AttributeError:
             return self._put_slowly(ProducerRecord(topic, value, key, partition))
         try:
@@ -133,7 +133,7 @@ class SendPath(Generic[OutcomeT]):
             batch.drop_half_record()
             raise
         finally:
-            turn.is_free = True
+            lock.is_free = True
         if batch.is_closed:
             return self._put_again(batch, index, ProducerRecord(topic, value, key, partition))
         return self._outcome((self, batch, index))
@@ -143,16 +143,17 @@ class SendPath(Generic[OutcomeT]):
         route = self._hot.get(topic)
         where = part.partition
         if route is not None and (where is None or (type(where) is int and 0 <= where < len(route.open))):
-            batch, turn, run = route.open[route.sticky if where is None else where], self._turn, None
+            batch, run = route.open[route.sticky if where is None else where], None
+            lock = self._append_lock
             try:
-                del turn.is_free  # see send_turn.py
+                del lock.is_free  # see append_lock.py
             except AttributeError:
-                pass  # the slow path waits for its turn
+                pass  # the slow path waits for the lock
             else:
                 try:
                     run = fill(batch, part, start)
                 finally:
-                    turn.is_free = True
+                    lock.is_free = True
             if run is not None:
                 if batch.is_closed:  # by the IO thread: records before its mark count
                     run = run._replace(length=max(0, min(run.length, self._count_of(batch) - run.first)))

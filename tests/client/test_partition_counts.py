@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from fencepost import Admin, AsyncAdmin, AsyncProducer, Broker, Producer
+from fencepost.client.append_lock import AppendLock
 from fencepost.client.batch import ProducerRecord, RecordMetadata
 from fencepost.client.effects import SendRequest, TransactionCall
 from fencepost.client.errors import ClientError, DeliveryFailed, TransactionAborted, UnknownTopic
@@ -18,7 +19,6 @@ from fencepost.client.metadata import METADATA_PAUSE_MS
 from fencepost.client.producer_states import ProducerState
 from fencepost.client.send_future import PendingRecord
 from fencepost.client.send_path import SendPath, split_by_partition
-from fencepost.client.send_turn import SendTurn
 from fencepost.faults.phrases import Point, PointKind
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
@@ -245,7 +245,7 @@ class Sender(SendPath[PendingRecord["Sender"]]):
         super().__init__(
             talk.machine.accumulator,
             PendingRecord,
-            turn=SendTurn(),
+            append_lock=AppendLock(),
             key_serializer=None,
             value_serializer=None,
         )

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from fencepost import Broker, ClientError, Producer, RecordMetadata, TopicPartition, WrongState
+from fencepost.client.append_lock import AppendLock
 from fencepost.client.send_path import SendPath
-from fencepost.client.send_turn import SendTurn
 from fencepost.client.shells.sync import SendFuture
 from tests.reading import records
 from tests.topics import create_topic
@@ -129,8 +129,8 @@ def test_a_record_is_appended_whole(broker: Broker) -> None:
     assert [*stored(broker).values()] == [(name, name) for name in (b"first", b"a", b"b")]
 
 
-class NoTurn(SendTurn):
-    """The planted fault: it is everybody's turn."""
+class NoLock(AppendLock):
+    """The planted fault: every thread may append."""
 
     __slots__ = ()
 
@@ -138,14 +138,14 @@ class NoTurn(SendTurn):
         """It says that it did."""
 
 
-def test_without_turns_it_would_be_mixed_up_with_another(broker: Broker) -> None:
+def test_without_the_lock_it_would_be_mixed_up_with_another(broker: Broker) -> None:
     with Producer(broker.address, linger_ms=60_000) as producer:
-        producer._turn = producer._calls._turn = NoTurn()  # pyright: ignore[reportPrivateUsage] - the fault
+        producer._append_lock = producer._calls._append_lock = NoLock()  # pyright: ignore[reportPrivateUsage] - the fault
         send_while_a_record_is_half_appended(producer, PATIENCE_S)
     assert [*stored(broker).values()] == [(b"first", b"first"), (b"a", b"b"), (b"b", b"a")]
 
 
-def test_every_way_to_send_waits_for_its_turn(broker: Broker) -> None:
+def test_every_way_to_send_waits_for_the_append_lock(broker: Broker) -> None:
     ways: list[Callable[[Producer], object]] = [
         lambda producer: producer.send("t", b"a", b"a", 0),
         lambda producer: producer.send("t", b"a", b"a", 0, headers=[("h", b"")]),
@@ -157,7 +157,7 @@ def test_every_way_to_send_waits_for_its_turn(broker: Broker) -> None:
             producer.send("t", b"first", b"first", 0)
             batch = producer._hot["t"].open[0]  # pyright: ignore[reportPrivateUsage] - not yet sent
             count = len(batch.values)
-            with producer._turn:  # pyright: ignore[reportPrivateUsage] - of this thread
+            with producer._append_lock:  # pyright: ignore[reportPrivateUsage] - of this thread
                 other = threading.Thread(target=way, args=[producer])
                 other.start()
                 other.join(0.05)
@@ -223,7 +223,7 @@ def test_ctrl_c_leaves_no_half_record(broker: Broker, way: str, column: str) -> 
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the platform has no timers that send signals")
-def test_ctrl_c_during_any_append_ends_its_turn(broker: Broker) -> None:
+def test_ctrl_c_during_any_append_releases_the_lock(broker: Broker) -> None:
     """Interrupts hundreds of appends to open batches, each after a random time, as Ctrl-C does."""
 
     def interrupt(*_: object) -> None:
@@ -233,7 +233,7 @@ def test_ctrl_c_during_any_append_ends_its_turn(broker: Broker) -> None:
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with Producer(broker.address, linger_ms=60_000, batch_size=1_000_000) as producer:
-            turn = producer._turn  # pyright: ignore[reportPrivateUsage] - whether it has ended
+            lock = producer._append_lock  # pyright: ignore[reportPrivateUsage] - whether it is free
             for _ in range(300):
                 producer.send("t", b"first", b"first", 0)  # opens the batch
                 names = [b"%d" % number for number in range(sent, sent + 2_000)]
@@ -245,7 +245,7 @@ def test_ctrl_c_during_any_append_ends_its_turn(broker: Broker) -> None:
                     interrupted += 1
                 finally:
                     signal.setitimer(signal.ITIMER_REAL, 0)
-                assert turn.is_free
+                assert lock.is_free
                 sent += 2_000
                 producer.flush()
     finally:
@@ -256,7 +256,7 @@ def test_ctrl_c_during_any_append_ends_its_turn(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(("way", "first"), [("put", "keys"), ("_put_run", "fill")])
-def test_no_signal_handler_runs_between_the_beginning_of_a_turn_and_its_try(way: str, first: str) -> None:
+def test_no_signal_handler_runs_between_taking_the_append_lock_and_the_try(way: str, first: str) -> None:
     """Between the two, no instruction at which the interpreter looks for signals."""
     steps = {step.offset: step for step in dis.get_instructions(getattr(SendPath, way))}
     after = dict(pairwise(steps))

@@ -24,6 +24,7 @@ from types import FunctionType
 from typing import Any, Final, Generic, TypeVar, Unpack
 
 from fencepost.client.admin import AdminCalls
+from fencepost.client.append_lock import AppendLock
 from fencepost.client.arguments import BootstrapServers, Count, checks_arguments
 from fencepost.client.calls import CallDriver
 from fencepost.client.consumer import ConsumerMachine
@@ -36,7 +37,6 @@ from fencepost.client.producer_calls import ProducerCalls
 from fencepost.client.requests import RequestMachine
 from fencepost.client.security import SecuritySettings
 from fencepost.client.send_path import SendPath
-from fencepost.client.send_turn import SendTurn
 from fencepost.client.serializers import Deserializer, Serializer
 from fencepost.client.settings import ConsumerSettings, ProducerSettings, compression_named, isolation_named
 from fencepost.client.shells.sockets import Clock, handshakes, monotonic_ms
@@ -176,12 +176,12 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         """The settings that the arguments make."""
         machine = ProducerMachine(bootstrap_servers, self.settings)
         self._driver = self._connect(machine, client_id, request_timeout_ms, clock, security)
-        turn = SendTurn()
-        self._calls = ProducerCalls(machine, self._driver, turn)
+        append_lock = AppendLock()
+        self._calls = ProducerCalls(machine, self._driver, append_lock)
         super().__init__(
             machine.accumulator,
             self._make_future,
-            turn=turn,
+            append_lock=append_lock,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
         )

@@ -32,7 +32,7 @@ handler that a callback of the program sets takes effect at the next call.
 #
 # The waits of the main thread end at once for a handler, and continue after it. Waking two threads takes tens
 # of microseconds, so a task is submitted once per call or batch; the hot path of `send` protects itself
-# (send_turn.py). In other threads no handler runs, and they do their work themselves.
+# (append_lock.py). In other threads no handler runs, and they do their work themselves.
 #
 # A worker is a daemon thread; there are as many as there are nested handlers. An exception of a handler may
 # also hit `uninterrupted` itself, between any two lines. A task can therefore be submitted again: it is run
