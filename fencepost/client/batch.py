@@ -304,7 +304,7 @@ class PartitionQueue:
                 return None if batch.in_flight else batch.retry_at
         return None
 
-    def turn_to(self, topic_id: bytes) -> bool:
+    def switch_to(self, topic_id: bytes) -> bool:
         """Whether batches may be sent to the topic with this id: not while others are in flight to a topic
         that had the name before. That one is gone, so they may be sent again, and must come first.
         """

@@ -34,10 +34,10 @@ failed batch means for the producer.
 # enter the new one, which knows none of the old sequences. As in Kafka's client, a batch without an
 # acknowledgement is then sent to the new topic (Sender.topicIdsForBatches), with the sequence that it has. A
 # leader takes any sequence from a producer that it does not know, except in a transaction of version 2, which
-# then aborts (`_begins_late` in broker/partitions/checks.py). So here, too, the order counts: the queue turns
-# to the new topic when no batch is in flight to the old one (`PartitionQueue.turn_to`), and then sends
-# the batch with the lowest sequence first (rule 2). It does not wait so when only the leader changes, as in
-# Kafka.
+# then aborts (`_begins_late` in broker/partitions/checks.py). So here, too, the order counts: the queue
+# switches to the new topic when no batch is in flight to the old one (`PartitionQueue.switch_to`), and then
+# sends the batch with the lowest sequence first (rule 2). As in Kafka, it does not wait like this when only
+# the leader changes.
 #
 # One request carries at most one batch per partition, so a reply has one result per partition and a batch
 # needs no further key. Produce requests pass through `PendingCalls.once`: they are not retried as requests,
@@ -107,7 +107,7 @@ class Delivery:
                 continue
             if queue.next_to_send(now) is not None:
                 leader = cluster.leader(queue.partition)
-                if leader is not None and queue.turn_to(cluster.topic_ids[queue.partition.topic]):
+                if leader is not None and queue.switch_to(cluster.topic_ids[queue.partition.topic]):
                     by_node.setdefault(leader, []).append(queue)
         sent = False
         for node, queues in by_node.items():

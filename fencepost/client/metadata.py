@@ -11,14 +11,14 @@ as doubtful; `PendingCalls` decides who asks, and when.
 #
 # What a reply lacks (a partition, its leader, a broker) makes metadata stale again while it is needed. A
 # leader is elected within a moment; what stays missing is requested ever more rarely, down to once a second
-# (`pause`, KIP-580), until a reply brings something new or another topic is wanted.
+# (`back_off`, KIP-580), until a reply brings something new or another topic is wanted.
 #
 # A topic that does not exist stays undecided, so it is requested again with backoff, for as long as it is
 # used: `drop` ends that. As in Kafka (retainTopic of ProducerMetadata and ConsumerMetadata), a consumer uses
 # the topics that it is assigned or subscribed to, a producer those to which it sent within five minutes.
 #
-# `turn` selects the node for the next request that any node can answer. It advances when a node did not
-# answer or sent old knowledge, so a node that was cut off from the cluster cannot keep a client for itself.
+# `rotation` selects the node for the next request that any node can answer. It advances when a node did not
+# answer or sent old metadata, so a client does not depend on a node that was cut off from the cluster.
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ FIRST_BOOTSTRAP_NODE: Final = -2
 HOST_NAME_SIZE_MAX: Final = 255  # RFC 1035
 
 # The minimum time between two Metadata requests: a partition without a leader must not cause a storm. It
-# doubles with each request after so many that brought nothing new.
-METADATA_PAUSE_MS: Final = 50
-QUICK_REQUESTS: Final = 8
+# stays constant for so many replies that bring nothing new, and then doubles with each.
+METADATA_BACKOFF_MS: Final = 50
+CONSTANT_BACKOFFS: Final = 8
 
 Address = tuple[str, int]
 
@@ -119,9 +119,9 @@ class ClusterMetadata:
     is_stale: bool = attrs.field(default=True, kw_only=True)
     ask_at: Due = attrs.field(default=0, kw_only=True)
     """When the next Metadata request may be sent (ms)."""
-    fruitless: Pace[int] = attrs.field(default=0, kw_only=True)
-    """How many replies in a row brought nothing new."""
-    turn: int = attrs.field(default=0, kw_only=True)
+    equivalent_replies: Pace[int] = attrs.field(default=0, kw_only=True)
+    """How many replies in a row brought nothing new (Metadata.equivalentResponseCount)."""
+    rotation: int = attrs.field(default=0, kw_only=True)
     """Counts nodes that did not answer or sent old metadata: the next request goes to another one."""
     unreachable: dict[int, str] = attrs.field(factory=dict, kw_only=True)
     """Why the last attempt to connect to a node failed, for the error of a call."""
@@ -160,15 +160,15 @@ class ClusterMetadata:
         """A node for a request that any node can answer: known nodes, then bootstrap addresses."""
         known = sorted(self.nodes)
         choices = known + [FIRST_BOOTSTRAP_NODE - i for i in range(len(self.bootstrap))]
-        return choices[self.turn % len(choices)]
+        return choices[self.rotation % len(choices)]
 
     def want(self, topic: str) -> None:
         """Adds a topic to the wanted ones."""
         if topic not in self.wanted:
             self.wanted[topic] = None
             self.is_stale = True
-            if self.fruitless > QUICK_REQUESTS:
-                self.ask_at = self.fruitless = 0  # a long pause is for those that are missing
+            if self.equivalent_replies > CONSTANT_BACKOFFS:
+                self.ask_at = self.equivalent_replies = 0  # a long backoff is for those that are missing
 
     def is_newer_than(self, number: MetadataNumber) -> bool:
         """Whether a Metadata request after this one was answered. If not, one will be sent. For a caller that
@@ -185,12 +185,12 @@ class ClusterMetadata:
         self.asked += 1
         return Metadata(topics=tuple(self.wanted))
 
-    def pause(self, now: int) -> None:
-        """A request is about to be sent; the next one waits, the longer the more brought nothing new."""
+    def back_off(self, now: int) -> None:
+        """A request is about to be sent; the next one waits, the longer the more replies were equivalent."""
         if now >= self.ask_at + RETRY_BACKOFF_MAX_MS:  # nothing was missing for a while
-            self.fruitless = 0
-        doublings = max(0, self.fruitless - QUICK_REQUESTS)
-        self.ask_at = now + min(RETRY_BACKOFF_MAX_MS, METADATA_PAUSE_MS << min(doublings, 10))
+            self.equivalent_replies = 0
+        doublings = max(0, self.equivalent_replies - CONSTANT_BACKOFFS)
+        self.ask_at = now + min(RETRY_BACKOFF_MAX_MS, METADATA_BACKOFF_MS << min(doublings, 10))
 
     def drop(self, topics: Iterable[str]) -> None:
         """These topics are not used any more. One that was deleted would be requested again and again."""
@@ -250,7 +250,7 @@ class ClusterMetadata:
         # fewer of them and no newer epoch is an older one.
         may_go_back = self.controller_id is not None and self.nodes[self.controller_id] == address
         lags = [self._learn_leaders(topic, may_go_back=may_go_back) for topic in reply.topics]
-        self.turn += any(lags)  # by one, so that each node gets its turn, the controller too
+        self.rotation += any(lags)  # by one, so that each node is asked at some time, the controller too
         for topic, is_older in zip(reply.topics, lags, strict=True):
             if topic.error is not NO_ERROR:
                 self.topic_errors[topic.topic] = topic.error
@@ -262,7 +262,8 @@ class ClusterMetadata:
                 self.last_counts[topic.topic] = len(topic.partitions)
                 self.topic_ids[topic.topic] = topic.topic_id
             self.partition_counts[topic.topic] = self.last_counts[topic.topic]
-        self.fruitless = 0 if self._knowledge() != before else self.fruitless + 1
+        is_equivalent = self._knowledge() == before
+        self.equivalent_replies = self.equivalent_replies + 1 if is_equivalent else 0
 
     def _knowledge(self) -> tuple[object, ...]:
         """What news changes. Not the leaders: a reply may name one again that was forgotten in the same

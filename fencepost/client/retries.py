@@ -23,7 +23,7 @@ errors of their own, pass through `once` and are returned untouched.
 # * A call for a coordinator that is not known submits a FindCoordinator and waits in `_waiting`. The lookup
 #   is shared: if it fails for good, it ends every call that waits for that coordinator.
 # * Metadata is one call that never ends while a wanted topic is undecided. At most one is in flight, and
-#   there is a pause between two (`ClusterMetadata.pause`).
+#   two are some time apart (`ClusterMetadata.back_off`).
 # * A deadline ends a call in either place. Calls of a transaction have none: their callers time out, but the
 #   request continues, and the same call of the application finds its reply.
 #
@@ -219,7 +219,7 @@ class PendingCalls:
         sent_to = self._sent_once.pop(token, None)
         call = self._in_flight.pop(token, None)
         if error in _UNANSWERED:
-            self.cluster.turn += 1
+            self.cluster.rotation += 1
             self.cluster.is_stale = True
         if sent_to is not None:
             return None
@@ -389,7 +389,7 @@ class PendingCalls:
                 if node is not None:
                     self._start(call, node)
         if self.cluster.is_stale and now >= self.cluster.ask_at and self._lacks_metadata():
-            self.cluster.pause(now)
+            self.cluster.back_off(now)
             self._metadata_call = self.submit(m.Metadata(topics=tuple(self.cluster.wanted)), ANY_NODE)
             self._start(self._waiting[self._metadata_call], self.cluster.any_node())
         sends, self._out = self._out, []

@@ -135,15 +135,15 @@ class Evidence:
 
 def settle_lost(log: SalvagedLog, evidence: Evidence) -> list[Settled]:
     """Decide for each lost range of a log which markers take its first offsets."""
-    turned: list[Settled] = []
-    while (settled := _settled_in(log, evidence, turned)) is None:
+    overturned: list[Settled] = []
+    while (settled := _settled_in(log, evidence, overturned)) is None:
         pass
-    return settled + turned
+    return settled + overturned
 
 
-def _settled_in(log: SalvagedLog, evidence: Evidence, turned: list[Settled]) -> list[Settled] | None:
-    """None if a lost range had to grow, which changes what follows it. `turned`: the transactions whose next
-    marker became an ABORT.
+def _settled_in(log: SalvagedLog, evidence: Evidence, overturned: list[Settled]) -> list[Settled] | None:
+    """None if a lost range had to grow, which changes what follows it. `overturned`: the transactions whose
+    next marker became an ABORT.
     """
     model, settled = PartitionModel(), list[Settled]()
     model.begin_with(log.producers)
@@ -156,7 +156,7 @@ def _settled_in(log: SalvagedLog, evidence: Evidence, turned: list[Settled]) -> 
             if len(ended) > piece.end - piece.start:
                 if _grows(log, segment, number, piece):
                     return None
-                ended = _fitted(log, piece, ended, evidence, turned)
+                ended = _fitted(log, piece, ended, evidence, overturned)
             piece.markers = _markers(model, piece, ended)
             settled += ended
     return settled
@@ -205,7 +205,7 @@ def _grows(log: SalvagedLog, segment: SalvagedSegment, number: int, lost: LostRa
 
 
 def _fitted(
-    log: SalvagedLog, lost: LostRange, ended: list[Settled], evidence: Evidence, turned: list[Settled]
+    log: SalvagedLog, lost: LostRange, ended: list[Settled], evidence: Evidence, overturned: list[Settled]
 ) -> list[Settled]:
     """The transactions whose markers take the offsets of a range that has too few for all; see above."""
     room, is_last = lost.end - lost.start, log.lost()[-1] is lost
@@ -224,9 +224,9 @@ def _fitted(
         if found is None:
             log.left_open.add(each.producer_id)
         elif not is_decided_rightly(each):
-            turned.append(each._replace(result=ABORT, is_proven=each.is_proven and each.result is ABORT))
+            overturned.append(each._replace(result=ABORT, is_proven=each.is_proven and each.result is ABORT))
             if found.result is COMMIT:
-                found.turn()
+                found.overturn()
     return ended[:room]
 
 
@@ -247,7 +247,7 @@ class _LaterMarker(NamedTuple):
     def result(self) -> TransactionResult:
         return self.marker.result
 
-    def turn(self) -> None:
+    def overturn(self) -> None:
         """Make it an ABORT."""
         header = self.piece.header
         batch = build_marker(

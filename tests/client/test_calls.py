@@ -13,9 +13,9 @@ from fencepost.client.calls import Wait
 from fencepost.client.effects import CallAnswered, Effect, SendRequest, TransactionCall
 from fencepost.client.errors import ClientError, Failure, RequestFailed, RequestTimeout, UnknownTopic
 from fencepost.client.metadata import (
+    CONSTANT_BACKOFFS,
     FIRST_BOOTSTRAP_NODE,
-    METADATA_PAUSE_MS,
-    QUICK_REQUESTS,
+    METADATA_BACKOFF_MS,
     ClusterMetadata,
     CoordinatorOf,
     bootstrap_addresses,
@@ -104,7 +104,7 @@ def test_a_leader_is_found_asked_and_found_again() -> None:
     talk.answer(metadata(leader=1))
     assert talk.waiting == [(1, m.ListOffsets)]
     talk.answer(offsets(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-    talk.step(METADATA_PAUSE_MS)
+    talk.step(METADATA_BACKOFF_MS)
     assert [kind for _, kind in talk.waiting] == [m.Metadata]
     talk.answer(metadata(leader=2))
     assert talk.waiting == [(2, m.ListOffsets)]
@@ -219,7 +219,7 @@ def failure_at_the_deadline(
     for _ in range(4):
         if talk.waiting:
             talk.answer(answer or metadata())
-        talk.step(METADATA_PAUSE_MS)
+        talk.step(METADATA_BACKOFF_MS)
     (finished,) = talk.finished
     assert finished.failure is not None
     assert finished.failure.kind is RequestTimeout
@@ -426,13 +426,13 @@ def test_news_end_the_long_pauses_and_so_does_a_time_in_which_nothing_was_missin
     talk.answer(metadata(leader=2, leader_epoch=1))
     assert talk.waiting == [(2, m.ListOffsets)]
     talk.sent.clear()
-    for _ in range(2 * QUICK_REQUESTS):  # as a leader of a group that looks for new partitions
+    for _ in range(2 * CONSTANT_BACKOFFS):  # as a leader of a group that looks for new partitions
         talk.step(60_000)
         talk.calls.cluster.is_stale = True
         talk.step()
         talk.answer(metadata(leader=2, leader_epoch=1))
     talk.calls.cluster.is_stale = True
-    talk.step(METADATA_PAUSE_MS)
+    talk.step(METADATA_BACKOFF_MS)
     assert [kind for _, kind in talk.waiting] == [m.Metadata]
 
 

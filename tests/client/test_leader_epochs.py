@@ -8,7 +8,7 @@ from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.effects import SendRequest
 from fencepost.client.errors import OffsetOutOfRange
 from fencepost.client.group_offsets import OffsetAndMetadata
-from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE, METADATA_PAUSE_MS, ClusterMetadata
+from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE, METADATA_BACKOFF_MS, ClusterMetadata
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import build_marker, place
@@ -305,7 +305,7 @@ def test_where_to_begin_is_asked_again_under_the_epoch_that_is_known_by_then() -
         topic="t", partition=0, error=ErrorCode.FENCED_LEADER_EPOCH, timestamp=-1, offset=-1
     )
     talk.reply(talk.first(m.ListOffsets), m.ListOffsetsReply(partitions=(part,)))
-    talk.after(METADATA_PAUSE_MS * 100)
+    talk.after(METADATA_BACKOFF_MS * 100)
     (again,) = talk.waiting(m.ListOffsets)
     assert again.partitions[0].current_leader_epoch == 2
 

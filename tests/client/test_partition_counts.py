@@ -15,7 +15,7 @@ from fencepost.client.append_lock import AppendLock
 from fencepost.client.batch import ProducerRecord, RecordMetadata
 from fencepost.client.effects import SendRequest, TransactionCall
 from fencepost.client.errors import ClientError, DeliveryFailed, TransactionAborted, UnknownTopic
-from fencepost.client.metadata import METADATA_PAUSE_MS
+from fencepost.client.metadata import METADATA_BACKOFF_MS
 from fencepost.client.producer_states import ProducerState
 from fencepost.client.send_future import PendingRecord
 from fencepost.client.send_path import SendPath, split_by_partition
@@ -49,7 +49,7 @@ def hear_of_partitions(talk: ProducerTalk, count: int) -> None:
     """The next metadata names so many partitions."""
     talk.partitions = count
     talk.machine.cluster.is_stale = True
-    talk.after(METADATA_PAUSE_MS)
+    talk.after(METADATA_BACKOFF_MS)
 
 
 def append(talk: ProducerTalk, key: bytes | None = None, partition: int | None = None) -> None:
@@ -84,7 +84,7 @@ def test_keys_and_records_without_a_key_go_to_partitions_that_exist(count: int) 
     assert set().union(*found) == set(range(count))
     missing, since = ProducerRecord("t", b"v", None, count), talk.machine.cluster.asked
     assert talk.machine.append(missing, now=talk.now, wall_ms=0, since=since) is None, "it may have grown"
-    talk.after(METADATA_PAUSE_MS)
+    talk.after(METADATA_BACKOFF_MS)
     assert talk.machine.append(missing, now=talk.now, wall_ms=0) is None, "it may have grown since"
     for _ in range(2):  # each of those who waited
         with pytest.raises(UnknownTopic, match=f"there is no partition {count}"):
@@ -95,7 +95,7 @@ def test_metadata_that_was_requested_before_a_partition_was_wanted_does_not_deny
     talk = of_four_partitions(idempotent(linger_ms=0))
     wanted = ProducerRecord("t", b"v", None, 4)
     talk.machine.cluster.is_stale = True
-    talk.now += METADATA_PAUSE_MS
+    talk.now += METADATA_BACKOFF_MS
     (older,) = talk.machine.wake(talk.now)[:1]
     assert isinstance(older, SendRequest)
     since = talk.machine.cluster.asked
@@ -104,7 +104,7 @@ def test_metadata_that_was_requested_before_a_partition_was_wanted_does_not_deny
     talk.reply(older, talk.metadata(m.Metadata(topics=("t",))))
     assert talk.machine.append(wanted, now=talk.now, wall_ms=0, since=since) is None
     talk.partitions = 5
-    talk.after(METADATA_PAUSE_MS)
+    talk.after(METADATA_BACKOFF_MS)
     append(talk, partition=4)
     assert partitions_on_the_wire(talk) == {4}
 
@@ -188,7 +188,7 @@ def test_a_batch_in_flight_is_judged_by_its_answer(error: ErrorCode) -> None:
     hear_of_partitions(talk, 1)
     assert not talk.done
     talk.store(error=error)
-    talk.after(METADATA_PAUSE_MS)
+    talk.after(METADATA_BACKOFF_MS)
     assert failed(talk) == ({} if error is ErrorCode.NONE else {3: DeliveryFailed})
     assert len(talk.done) == 1
     if error is not ErrorCode.NONE:
@@ -202,7 +202,7 @@ def test_a_batch_that_waits_for_its_retry_fails_too() -> None:
     append(talk, b"3")
     talk.partitions = 1
     talk.store(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    talk.after(METADATA_PAUSE_MS)
+    talk.after(METADATA_BACKOFF_MS)
     assert failed(talk) == {3: DeliveryFailed}
 
 
@@ -211,7 +211,7 @@ def test_a_partition_that_comes_back_takes_records_again() -> None:
     append(talk, b"3")
     talk.partitions = 1
     talk.store(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    talk.after(METADATA_PAUSE_MS)
+    talk.after(METADATA_BACKOFF_MS)
     talk.grant(epoch=1)
     hear_of_partitions(talk, 4)
     append(talk, b"3")
