@@ -58,12 +58,12 @@ class Assignor:
     name: str
     assign: Assign
     is_cooperative: bool
-    tells_generation: bool = False
+    sends_generation: bool = False
     """Its user data holds the generation, for leaders older than KIP-792."""
 
     def user_data(self, generation_id: int) -> bytes | None:
         """The user data of a subscription (CooperativeStickyAssignor.subscriptionUserData)."""
-        return INT32.pack(generation_id) if self.tells_generation else None
+        return INT32.pack(generation_id) if self.sends_generation else None
 
 
 # --- range ------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ ASSIGNORS: Final[dict[str, Assignor]] = {
     assignor.name: assignor
     for assignor in (
         Assignor(name="range", assign=assign_ranges, is_cooperative=False),
-        Assignor(name="cooperative-sticky", assign=assign_sticky, is_cooperative=True, tells_generation=True),
+        Assignor(name="cooperative-sticky", assign=assign_sticky, is_cooperative=True, sends_generation=True),
     )
 }
 """The assignors that `partition_assignment_strategy` can name."""

@@ -52,7 +52,7 @@ from fencepost.client.effects import CallAnswered, Effect, TransactionCall
 from fencepost.client.errors import Failure
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import BrokerAt, Target
-from fencepost.client.settings import UNKNOWN_PATIENCE_MS
+from fencepost.client.settings import UNKNOWN_GRACE_MS
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import TopicPartition
 
@@ -132,7 +132,7 @@ class RequestCalls:
 
     def ask_each(self, requests: Iterable[tuple[Request, Target]]) -> CallScript[list[CallAnswered]]:
         """The answers, in this order. All requests are sent at once, and none waits for another. For a
-        partition or a broker that still does not exist after UNKNOWN_PATIENCE_MS, UnknownTopic or
+        partition or a broker that still does not exist after UNKNOWN_GRACE_MS, UnknownTopic or
         RequestFailed answers.
         """
         calls, answers, driver = self._machine.calls, self._driver.answers, self._driver
@@ -145,8 +145,8 @@ class RequestCalls:
         def is_settled(number: int, target: Target) -> bool:
             if number in answers:
                 return True
-            is_patient = driver.now - began < UNKNOWN_PATIENCE_MS
-            is_denied = not is_patient and calls.denied(target) is not None
+            is_grace_over = driver.now - began >= UNKNOWN_GRACE_MS
+            is_denied = is_grace_over and calls.denied(target) is not None
             return is_denied and calls.cluster.is_newer_than(since)
 
         try:

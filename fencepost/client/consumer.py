@@ -41,7 +41,7 @@ Rule: a position advances only over records that were returned to the applicatio
 # Groups. With subscribe() a `GroupMember` decides which partitions are assigned, and the consumer follows it
 # after each input (`_step`). With assign() there is no member, and commits are not fenced.
 #
-# Errors that may pass are retried. What lasts, the program hears from `ConsumerProblems`.
+# Errors that may pass are retried; `ConsumerProblems` reports those that last.
 
 from __future__ import annotations
 

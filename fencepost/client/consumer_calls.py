@@ -123,14 +123,14 @@ class ConsumerCalls(RequestCalls):
         consumer.check_has_partitions()
         deadline = driver.now + timeout_ms
         # A program that waits here counts as polling, however long its timeout is.
-        patience_ms = inf if consumer.member is None else consumer.settings.max_poll_interval_ms // 2
+        interval_ms = inf if consumer.member is None else consumer.settings.max_poll_interval_ms // 2
         if self._is_iterating:
             self._end_iteration()
         while True:
             driver.perform(consumer.poll(driver.now))
             if (yield from self._call_back()):
                 continue
-            limit = min(deadline, driver.now + patience_ms)
+            limit = min(deadline, driver.now + interval_ms)
             yield Wait(lambda: consumer.has_news or consumer.needs_poll, ANYTHING, limit)
             if consumer.has_news or driver.now >= deadline:
                 break

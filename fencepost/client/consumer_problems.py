@@ -1,6 +1,7 @@
-"""Problems of a consumer that may pass, and when its program hears of them.
+"""Problems of a consumer that may pass, and when they are reported to its program.
 
-Rule: a program that only polls hears of each problem that lasts: by one warning, or because poll() raises it.
+Rule: a program that only polls learns of each problem that lasts: by one warning, or because poll() raises
+it.
 """
 
 # A consumer retries, and poll() returns nothing meanwhile. So each step looks for what is wrong, and
@@ -26,12 +27,13 @@ from fencepost.client.errors import AUTHORIZATION_ERRORS, UnknownTopic, unknown_
 from fencepost.client.group_member import GroupMember
 from fencepost.client.reading import Reading
 from fencepost.client.retries import PendingCalls
-from fencepost.client.settings import UNKNOWN_PATIENCE_MS
+from fencepost.client.settings import UNKNOWN_GRACE_MS
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.terms import TopicPartition
 
-# How long an error that may pass lasts before the program hears of it: a log whose disk failed is led sooner.
-REFUSAL_PATIENCE_MS: Final = 3_000
+# How long an error that may pass lasts before the program is warned. A log whose disk failed has a leader
+# again sooner than that.
+RETRY_WARNING_MS: Final = 3_000
 # No reply is not a refusal; for a missing topic, poll() raises an error.
 _NOT_A_REFUSAL: Final = frozenset(
     {NO_ERROR, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -42,11 +44,11 @@ Readings = Mapping[TopicPartition, Reading]
 
 @attrs.define(eq=False)
 class ConsumerProblems:
-    """What is wrong now, and what the program has heard of it."""
+    """What is wrong now, and what was reported of it."""
 
     _calls: PendingCalls
     _since: dict[tuple[str, str], float] = attrs.field(factory=dict)
-    """Since when (ms) a problem lasts, by its kind and its object; infinite once the program has heard."""
+    """Since when (ms) a problem lasts, by its kind and its object; infinite once it was reported."""
     _before: dict[tuple[str, str], float] = attrs.field(factory=dict)
     """The same at the last step."""
 
@@ -57,13 +59,13 @@ class ConsumerProblems:
         warnings = [*self._unreadable_topics(member, now), *self._refused(readings, member, now)]
         return [WarnProgram(warning) for warning in warnings]
 
-    def _lasts(self, kind: str, what: object, now: int, patience_ms: int) -> bool:
-        """Whether a problem has lasted this long, and the program has not heard of it. A problem that a step
-        does not ask about has passed.
+    def _lasts(self, kind: str, what: object, now: int, *, for_ms: int) -> bool:
+        """Whether a problem has lasted this long and was not reported. A problem that a step does not ask
+        about has passed.
         """
         key = (kind, str(what))
         since = self._since[key] = self._before.get(key, now)
-        return now - since >= patience_ms
+        return now - since >= for_ms
 
     def _notice_missing(self, readings: Readings, now: int) -> None:
         """What is missing may be about to be created: UnknownTopic is raised only if it stays missing."""
@@ -76,7 +78,7 @@ class ConsumerProblems:
                 continue
             if error is None:  # a topic's error is asked for again anyway
                 cluster.is_stale = True
-            lasts = self._lasts("missing", reading.partition, now, UNKNOWN_PATIENCE_MS)
+            lasts = self._lasts("missing", reading.partition, now, for_ms=UNKNOWN_GRACE_MS)
             if reading.problem is None and (lasts or error in AUTHORIZATION_ERRORS):
                 if error is not None:
                     reading.problem = unknown_topic(topic, error)
@@ -95,7 +97,7 @@ class ConsumerProblems:
                 continue
             may_pass = error.remedy in (Remedy.RETRY, Remedy.REFRESH)
             what = f"{topic}: {error.name}"  # another error is another problem: poll() may raise it
-            if not self._lasts("unreadable", what, now, UNKNOWN_PATIENCE_MS if may_pass else 0):
+            if not self._lasts("unreadable", what, now, for_ms=UNKNOWN_GRACE_MS if may_pass else 0):
                 continue
             failure = unknown_topic(topic, error)
             if may_pass:
@@ -113,7 +115,7 @@ class ConsumerProblems:
         """Partitions, or a group, whose broker keeps answering with an error that may pass."""
         due: dict[tuple[str, ErrorCode], list[str]] = {}
         for verb, what, error in self._errors(readings, member, now):
-            if error not in _NOT_A_REFUSAL and self._lasts("refused", what, now, REFUSAL_PATIENCE_MS):
+            if error not in _NOT_A_REFUSAL and self._lasts("refused", what, now, for_ms=RETRY_WARNING_MS):
                 due.setdefault((verb, error), []).append(str(what))
                 self._since["refused", str(what)] = inf
         for (verb, error), names in due.items():

@@ -46,11 +46,11 @@ from fencepost.protocol.frames import FrameReader, PeerSpeaksTls, decode_reply_o
 from fencepost.protocol.messages import API_BY_REQUEST, Api, ReplyBody
 from fencepost.protocol.terms import INT32_MAX
 
-# How long a client waits for its first reply before the program hears of it: a host that swallows packets
-# refuses nothing, and a call waits for a minute.
-SILENCE_PATIENCE_MS: Final = 3_000
+# How long a client waits for its first reply before it warns the program: a host that drops packets refuses
+# no connection, and a call waits for a minute.
+NO_REPLY_WARNING_MS: Final = 3_000
 
-# The news of a finished batch, whose memory is free again.
+# The `news` of a finished batch, whose memory is free again.
 ROOM: Final = "room"
 
 AddressInfo = tuple[int, int, int, str, Any]
@@ -194,9 +194,9 @@ class NetworkClient:
     """Batches that are done, whose callbacks the driver must call when no script is running."""
     _machine_wake: int | None = None
     _warn_at: dict[int, int] = attrs.field(factory=dict)
-    """When the program hears that a node has not answered yet; one time for all bootstrap addresses."""
+    """When to warn that a node has not answered yet; one time for all bootstrap addresses."""
     _settled: set[int] = attrs.field(factory=set)
-    """The nodes that have answered or accept connections, or of which the program has heard."""
+    """The nodes that need no warning: they have answered, or the program has been warned."""
     _untried: dict[int, tuple[Address, list[AddressInfo]]] = attrs.field(factory=dict)
 
     def open(self, node_id: int) -> Address | None:
@@ -212,7 +212,7 @@ class NetworkClient:
     def untried(self, node_id: int, address: Address) -> list[AddressInfo]:
         """The addresses of a node's host name that were not tried yet. The driver resolves the name into an
         empty list, and removes what it tries. The next connection continues with the rest, because an address
-        may swallow whatever is sent to it; the first reply of the node empties the list (KAFKA-12193).
+        may drop whatever is sent to it; the first reply of the node empties the list (KAFKA-12193).
         """
         known = self._untried.get(node_id)
         if known is None or known[0] != address:
@@ -262,7 +262,7 @@ class NetworkClient:
             if self.failure is None:
                 self.to_open.append(node_id)
                 if (node := _one_bootstrap(node_id)) not in self._settled:
-                    self._warn_at.setdefault(node, now + SILENCE_PATIENCE_MS)
+                    self._warn_at.setdefault(node, now + NO_REPLY_WARNING_MS)
         return found
 
     def received(self, node_id: int, chunk: Buffer, now: int) -> str | None:
@@ -300,13 +300,13 @@ class NetworkClient:
             for answer in connection.lost(now):
                 self._hand_over(answer, now)
             if self.machine.cluster.is_unreachable:
-                self._warn_of_silence(node_id)
+                self._warn_of_no_reply(node_id)
 
     def _settle(self, node_id: int) -> None:
         self._warn_at.pop(_one_bootstrap(node_id), None)
         self._settled.add(_one_bootstrap(node_id))
 
-    def _warn_of_silence(self, node_id: int, within: str = "") -> None:
+    def _warn_of_no_reply(self, node_id: int, within: str = "") -> None:
         """A call waits for a minute, and poll() returns nothing: the program would not know why."""
         cluster = self.machine.cluster
         if _one_bootstrap(node_id) in self._settled:
@@ -340,7 +340,7 @@ class NetworkClient:
             for each in self.connections:
                 if _one_bootstrap(each) == node and each not in self.machine.cluster.accepts:
                     self.machine.cluster.unreachable.setdefault(each, NOT_ACCEPTING)
-            self._warn_of_silence(node, f" within {SILENCE_PATIENCE_MS // 1_000} s")
+            self._warn_of_no_reply(node, f" within {NO_REPLY_WARNING_MS // 1_000} s")
         if self._machine_wake is not None and self._machine_wake <= now:
             self._machine_wake = None
             self.perform(self.machine.wake(now), now)

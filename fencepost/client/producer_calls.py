@@ -34,7 +34,7 @@ from fencepost.client.metadata import MetadataNumber
 from fencepost.client.network import ROOM
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.producer_states import ProducerState
-from fencepost.client.settings import ABORT_GRACE_MS, CLOSE_TIMEOUT_MS, UNKNOWN_PATIENCE_MS
+from fencepost.client.settings import ABORT_GRACE_MS, CLOSE_TIMEOUT_MS, UNKNOWN_GRACE_MS
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
 
@@ -101,11 +101,11 @@ class ProducerCalls:
         self, topic: str, attempt: Callable[[int], ResultT | None], timeout_ms: float | None
     ) -> CallScript[ResultT]:
         """Repeats `attempt` until it succeeds. BufferFull or RequestTimeout at the deadline; UnknownTopic if
-        the topic is still unknown after UNKNOWN_PATIENCE_MS.
+        the topic is still unknown after UNKNOWN_GRACE_MS.
         """
         driver, machine = self._driver, self._machine
         deadline: float | None = None
-        patience_ends = inf
+        grace_ends = inf
         while True:
             full: BufferFull | None = None
             now, used = driver.now, machine.accumulator.used
@@ -121,16 +121,16 @@ class ProducerCalls:
                 deadline = now + timeout_ms
                 # A topic may be about to be created, so its error is raised only if it lasts. Without a limit
                 # the caller waits until the topic exists.
-                patience_ends = inf if timeout_ms == inf else now + UNKNOWN_PATIENCE_MS
+                grace_ends = inf if timeout_ms == inf else now + UNKNOWN_GRACE_MS
             error = machine.cluster.topic_errors.get(topic)
-            if error is not None and now >= patience_ends:
+            if error is not None and now >= grace_ends:
                 raise unknown_topic(topic, error).exception()
             if now >= deadline:
                 raise full or RequestTimeout(
                     f"the metadata of topic {topic!r} did not arrive within max_block_ms ({timeout_ms} ms): "
                     f"{machine.calls.why_pending()}"
                 )
-            limit = deadline if error is None else min(patience_ends, deadline)
+            limit = deadline if error is None else min(grace_ends, deadline)
             yield self._ready(topic, limit) if full is None else self._room(used, limit)
 
     def _room(self, used: int, deadline: float) -> Wait:

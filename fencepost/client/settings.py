@@ -36,9 +36,9 @@ RETRY_BACKOFF_MAX_MS: Final = 1_000
 # shortens this pause too, to 20 ms (TransactionManager.ADD_PARTITIONS_RETRY_BACKOFF_MS).
 CONCURRENT_BACKOFF_MS: Final = 1
 
-# How long a topic or a broker may stay unknown before a caller gets an error: long enough for a topic that is
+# How long a topic or a broker may be unknown before a caller gets an error: long enough for a topic that is
 # being created right now, and for a broker that is starting.
-UNKNOWN_PATIENCE_MS: Final = 1_000
+UNKNOWN_GRACE_MS: Final = 1_000
 
 # A producer requests the metadata of a topic until this long after its last record for it
 # (metadata.max.idle.ms, KIP-526).

@@ -23,7 +23,7 @@ from fencepost.client.metadata import (
 from fencepost.client.reply_errors import REMEDIES, remedy_of, worst_error
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt, FinishedCall, PendingCalls, Target
-from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, UNKNOWN_PATIENCE_MS, backoff_ms
+from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, UNKNOWN_GRACE_MS, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode, Remedy
 from fencepost.protocol.messages import ReplyBody, Request
@@ -169,7 +169,7 @@ def test_a_partition_that_is_created_after_it_was_denied_still_has_an_answer() -
     next(script)
     driver.answer(driver.sent.pop(), reply := metadata())
     (known,) = driver.sent
-    driver.now = UNKNOWN_PATIENCE_MS
+    driver.now = UNKNOWN_GRACE_MS
     next(script)
     (topic,) = reply.topics
     created = attrs.evolve(topic.partitions[0], partition=2)
@@ -188,7 +188,7 @@ def test_metadata_that_is_older_than_a_call_cannot_deny_its_partition() -> None:
     script = AdminCalls(driver.machine, driver, api_timeout_ms=60_000).list_offsets([missing], -1)
     wait = next(script)
     assert isinstance(wait, Wait)
-    driver.now = UNKNOWN_PATIENCE_MS
+    driver.now = UNKNOWN_GRACE_MS
     assert not wait.until()
     driver.answer(driver.sent.pop(), metadata())
     assert wait.until()
@@ -233,7 +233,7 @@ def test_metadata_that_is_newer_than_a_call_denies_its_broker() -> None:
     script = AdminCalls(driver.machine, driver, api_timeout_ms=60_000).broker_status(9)
     wait = next(script)
     assert isinstance(wait, Wait)
-    driver.now = UNKNOWN_PATIENCE_MS
+    driver.now = UNKNOWN_GRACE_MS
     assert not wait.until(), "it may have started since"
     driver.answer(driver.sent.pop(), metadata())
     assert wait.until()

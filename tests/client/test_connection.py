@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.client.effects import SendRequest
-from fencepost.client.network import SILENCE_PATIENCE_MS, ClientConnection, NetworkClient, RequestResult
+from fencepost.client.network import NO_REPLY_WARNING_MS, ClientConnection, NetworkClient, RequestResult
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import ANY_NODE, BrokerAt
 from fencepost.protocol import messages as m
@@ -182,7 +182,7 @@ def test_only_an_address_that_cannot_be_reached_is_doubted(accepts: bool) -> Non
     assert wire.network.to_open == [1]
     if accepts:
         wire.network.accepted(1)
-    wire.network.wake(2 + SILENCE_PATIENCE_MS)
+    wire.network.wake(2 + NO_REPLY_WARNING_MS)
     assert len(wire.warned) == (0 if accepts else 1)
 
 
@@ -190,6 +190,6 @@ def test_a_broker_that_refuses_the_client_is_not_silent() -> None:
     wire = Wire("a:1")
     wire.network.received(wire.network.to_open.pop(), reply(0, None, ErrorCode.SASL_AUTHENTICATION_FAILED), 1)
     assert wire.network.failure is not None
-    for now in range(0, 3 * SILENCE_PATIENCE_MS, 100):
+    for now in range(0, 3 * NO_REPLY_WARNING_MS, 100):
         wire.network.wake(now)
     assert wire.warned == []

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from fencepost.client.consumer import WAITING_FETCHES_MAX, ConsumerMachine
-from fencepost.client.consumer_problems import REFUSAL_PATIENCE_MS
+from fencepost.client.consumer_problems import RETRY_WARNING_MS
 from fencepost.client.consumer_records import AbortedFilter, ConsumedBatch, RecordDecoder, select
 from fencepost.client.effects import CallAnswered, Effect, SendRequest, WakeAt, WarnProgram
 from fencepost.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, UnknownTopic, WrongState
@@ -558,9 +558,9 @@ def test_a_partition_whose_leader_refuses_to_read_it_is_warned_of_once(kind: typ
     reader = Reader(ConsumerSettings())
     if kind is m.Fetch:
         reader.start_at(0)
-    refuse(reader, kind, ErrorCode.KAFKA_STORAGE_ERROR, REFUSAL_PATIENCE_MS // 2)
+    refuse(reader, kind, ErrorCode.KAFKA_STORAGE_ERROR, RETRY_WARNING_MS // 2)
     assert reader.warned == []
-    refuse(reader, kind, ErrorCode.KAFKA_STORAGE_ERROR, 10 * REFUSAL_PATIENCE_MS)
+    refuse(reader, kind, ErrorCode.KAFKA_STORAGE_ERROR, 10 * RETRY_WARNING_MS)
     (warned,) = reader.warned
     assert warned == (
         "cannot read t-0: the broker's disk failed, or the log is damaged (KAFKA_STORAGE_ERROR); "
@@ -571,7 +571,7 @@ def test_a_partition_whose_leader_refuses_to_read_it_is_warned_of_once(kind: typ
     reader.fetched(Log().add(1).data)
     assert offsets(reader.machine.take()) == [0]
     reader.wake()
-    refuse(reader, m.Fetch, ErrorCode.KAFKA_STORAGE_ERROR, 2 * REFUSAL_PATIENCE_MS)
+    refuse(reader, m.Fetch, ErrorCode.KAFKA_STORAGE_ERROR, 2 * RETRY_WARNING_MS)
     assert reader.warned == [warned, warned], "it could be read meanwhile"
 
 
@@ -579,7 +579,7 @@ def test_an_error_that_passes_is_not_warned_of() -> None:
     reader = Reader(ConsumerSettings())
     reader.start_at(0)
     for _ in range(10):
-        refuse(reader, m.Fetch, ErrorCode.KAFKA_STORAGE_ERROR, REFUSAL_PATIENCE_MS // 2)
+        refuse(reader, m.Fetch, ErrorCode.KAFKA_STORAGE_ERROR, RETRY_WARNING_MS // 2)
         reader.fetched(b"")
-    refuse(reader, m.Fetch, ErrorCode.NETWORK_EXCEPTION, 2 * REFUSAL_PATIENCE_MS)
+    refuse(reader, m.Fetch, ErrorCode.NETWORK_EXCEPTION, 2 * RETRY_WARNING_MS)
     assert reader.warned == []

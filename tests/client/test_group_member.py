@@ -7,7 +7,7 @@ import pytest
 
 from fencepost.client.assignors import ASSIGNORS
 from fencepost.client.consumer import ConsumerMachine
-from fencepost.client.consumer_problems import REFUSAL_PATIENCE_MS
+from fencepost.client.consumer_problems import RETRY_WARNING_MS
 from fencepost.client.effects import SendRequest
 from fencepost.client.errors import WrongState
 from fencepost.client.member_states import MEMBER_STATES, MemberInput, MemberState
@@ -391,9 +391,9 @@ def test_a_group_whose_coordinator_refuses_its_requests_is_warned_of_once(kind: 
     if kind is Heartbeat:
         world.wait(SOON_MS)
     world.refuses[kind] = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    world.wait(REFUSAL_PATIENCE_MS - HEARTBEAT_MS)
+    world.wait(RETRY_WARNING_MS - HEARTBEAT_MS)
     assert a.warned == []
-    world.wait(10 * REFUSAL_PATIENCE_MS)
+    world.wait(10 * RETRY_WARNING_MS)
     (warned,) = a.warned
     assert warned == (
         "cannot take part in group 'readers': no coordinator is currently available "
