@@ -69,8 +69,8 @@ from fencepost.client.settings import ProducerSettings
 from fencepost.protocol.fork import Ignored, Ordered, Shared
 from fencepost.protocol.terms import TopicPartition
 
-Place = tuple[ProducerBatch, int]
-"""A record's batch and its index there."""
+AppendedRecord = tuple[ProducerBatch, int]
+"""The batch of a record that was appended, and its index there."""
 
 
 @attrs.define(eq=False)
@@ -153,7 +153,9 @@ class Accumulator:
             if not batch.in_flight
         ]
 
-    def add(self, route: Route, partition: int, record: ProducerRecord, *, now: int, wall_ms: int) -> Place:
+    def add(
+        self, route: Route, partition: int, record: ProducerRecord, *, now: int, wall_ms: int
+    ) -> AppendedRecord:
         """Appends a record to a batch of `partition`, opening one if needed; BufferFull without room."""
         size = record_size(record)
         if size > min(RECORD_SIZE_MAX, self.settings.buffer_memory):

@@ -47,7 +47,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.client.accumulator import Accumulator, Place, Route
+from fencepost.client.accumulator import Accumulator, AppendedRecord, Route
 from fencepost.client.add_partitions import TransactionContents
 from fencepost.client.batch import ProducerBatch, ProducerRecord, check_record
 from fencepost.client.delivery import Delivery, Refusal
@@ -216,7 +216,7 @@ class ProducerMachine(RequestMachine):
 
     def append(
         self, record: ProducerRecord, *, now: int, wall_ms: int, since: MetadataNumber | None = None
-    ) -> Place | None:
+    ) -> AppendedRecord | None:
         """Appends one record; `wake` sends it. None while the topic is unknown, or until metadata that was
         requested after `since` (None: after now) shows whether it has the partition; BufferFull without room.
         """

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import Final, TypeVar
 
-from fencepost.client.accumulator import Place, Route
+from fencepost.client.accumulator import AppendedRecord, Route
 from fencepost.client.arguments import Milliseconds
 from fencepost.client.batch import ProducerBatch, ProducerRecord
 from fencepost.client.calls import ANYTHING, CallDriver, CallScript, Wait
@@ -69,29 +69,31 @@ class ProducerCalls:
 
     # --- records --------------------------------------------------------------------------------------------
 
-    def append(self, record: ProducerRecord, timeout_ms: float | None = None) -> CallScript[Place]:
+    def append(self, record: ProducerRecord, timeout_ms: float | None = None) -> CallScript[AppendedRecord]:
         """Appends one record; waits while its topic is unknown or the buffer is full."""
         since = self._machine.cluster.asked
         return self._until_ready(record.topic, lambda now: self._append(record, now, since), timeout_ms)
 
-    def _append(self, record: ProducerRecord, now: int, since: MetadataNumber | None = None) -> Place | None:
+    def _append(
+        self, record: ProducerRecord, now: int, since: MetadataNumber | None = None
+    ) -> AppendedRecord | None:
         with self._append_lock:
             return self._machine.append(record, now=now, wall_ms=self._driver.wall_ms, since=since)
 
-    def append_nowait(self, record: ProducerRecord) -> Place:
+    def append_nowait(self, record: ProducerRecord) -> AppendedRecord:
         """Appends one record without waiting: BufferFull, or TopicNotLoaded while its topic or its partition
         is not known.
         """
-        now, place = self._driver.now, None
+        now, appended = self._driver.now, None
         try:
-            place = self._append(record, now)
+            appended = self._append(record, now)
         finally:
-            if place is None or not place[1]:  # another record of a batch needs nothing more
+            if appended is None or not appended[1]:  # another record of a batch needs nothing more
                 self._driver.perform(self._machine.wake(now))
-        if place is None:
+        if appended is None:
             what = "" if record.partition is None else f"partition {record.partition} of "
             raise TopicNotLoaded(f"{what}topic {record.topic!r} is not known yet: send() waits for metadata")
-        return place
+        return appended
 
     def route(self, topic: str, timeout_ms: float | None = None) -> CallScript[Route]:
         """The route of a topic; waits until the topic is known."""

@@ -61,10 +61,10 @@ def delivered(batch: ProducerBatch, index: int) -> RecordMetadata:
     if base_offset >= 0:  # the usual case, without another call
         return make_record_metadata((batch.topic, batch.partition, base_offset + index))
     assert batch.is_done, "the outcome of a batch that is still on its way"
-    error, place = batch.outcome_of(index)
+    error, metadata = batch.outcome_of(index)
     if error is not None:
         raise error
-    return place
+    return metadata
 
 
 class BatchRun(NamedTuple):
@@ -88,9 +88,9 @@ class PendingColumn(Generic[OwnerT]):
         self._owner = owner
         self._runs: list[tuple[BatchRun, Sequence[int]]] = []
 
-    def add(self, run: BatchRun, places: Sequence[int]) -> None:
-        """Adds a `run` of records in one batch; `places` holds the index in the columns for each of them."""
-        self._runs.append((run, places))
+    def add(self, run: BatchRun, indexes: Sequence[int]) -> None:
+        """Adds a `run` of records in one batch; `indexes` holds the index in the columns for each of them."""
+        self._runs.append((run, indexes))
 
     def __len__(self) -> int:
         return sum(run.length for run, _ in self._runs)
@@ -117,11 +117,11 @@ class StoredRecords(Sequence[RecordMetadata]):
     at first use, so a program that only counts the records pays per batch.
     """
 
-    __slots__ = ("_places", "_runs")
+    __slots__ = ("_metadata", "_runs")
 
     def __init__(self, runs: Sequence[tuple[BatchRun, Sequence[int]]]) -> None:
         self._runs = runs
-        self._places: list[RecordMetadata] | None = None
+        self._metadata: list[RecordMetadata] | None = None
 
     def __len__(self) -> int:
         return sum(run.length for run, _ in self._runs)
@@ -145,9 +145,9 @@ class StoredRecords(Sequence[RecordMetadata]):
         return repr(self._all())
 
     def _all(self) -> list[RecordMetadata]:
-        if self._places is None:
+        if self._metadata is None:
             found: dict[int, RecordMetadata] = {}
-            for run, places in self._runs:
-                found.update(zip(places, run.outcomes(), strict=True))
-            self._places = [found[place] for place in range(len(found))]
-        return self._places
+            for run, indexes in self._runs:
+                found.update(zip(indexes, run.outcomes(), strict=True))
+            self._metadata = [found[index] for index in range(len(found))]
+        return self._metadata

@@ -45,7 +45,7 @@ class PartitionColumns(NamedTuple):
     partition: int | None
     values: Sequence[Any]
     keys: Sequence[Any] | None
-    places: Sequence[int]
+    indexes: Sequence[int]
     is_plain: bool
     """Whether no value and no key is None."""
     on_delivery: OnDelivery | None = None
@@ -224,17 +224,17 @@ def split_by_partition(
     if keys is None or partition is not None:
         yield PartitionColumns(partition, values, keys, range(len(values)), is_plain, on_delivery)
         return
-    places: defaultdict[int | None, list[int]] = defaultdict(list)
-    for place, where in enumerate(map(route.partition_of.__getitem__, keys)):
-        places[where].append(place)
-    for where, chosen in places.items():
+    indexes: defaultdict[int | None, list[int]] = defaultdict(list)
+    for index, where in enumerate(map(route.partition_of.__getitem__, keys)):
+        indexes[where].append(index)
+    for where, chosen in indexes.items():
         columns = _picked(values, chosen), _picked(keys, chosen)
         yield PartitionColumns(where, *columns, chosen, is_plain, on_delivery, is_by_key=True)
 
 
-def _picked(column: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
-    """The items at some places. `itemgetter` loops in C, and with one place returns the item itself."""
-    return itemgetter(*places)(column) if len(places) > 1 else (column[places[0]],)
+def _picked(column: Sequence[Any], indexes: Sequence[int]) -> Sequence[Any]:
+    """The items at some indexes. `itemgetter` loops in C, and with one index returns the item itself."""
+    return itemgetter(*indexes)(column) if len(indexes) > 1 else (column[indexes[0]],)
 
 
 def fill(batch: ProducerBatch, part: PartitionColumns, start: int) -> BatchRun | None:

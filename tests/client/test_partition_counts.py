@@ -265,7 +265,7 @@ class Sender(SendPath[PendingRecord["Sender"]]):
             start = 0
             while start < len(part.values):
                 run = self._put_run("t", part, start)
-                found |= dict.fromkeys(part.places[start : start + run.length], run.batch.partition)
+                found |= dict.fromkeys(part.indexes[start : start + run.length], run.batch.partition)
                 start += run.length
                 if len(found) == 1:
                     between()

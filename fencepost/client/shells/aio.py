@@ -177,7 +177,7 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
                 if run is None:
                     record = part.record(topic, start)
                     run = BatchRun(*await self._driver.run(self._calls.append(record)), 1)
-                futures.add(run, part.places[start : start + run.length])
+                futures.add(run, part.indexes[start : start + run.length])
                 start += run.length
         return futures
 

@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from fencepost.client.accumulator import Place
+from fencepost.client.accumulator import AppendedRecord
 from fencepost.client.admin import AdminCalls
 from fencepost.client.arguments import Milliseconds, PartitionNumber, checks_arguments
 from fencepost.client.batch import Headers, OnDelivery, ProducerBatch, ProducerRecord
@@ -149,8 +149,8 @@ class Producer(ProducerClient[SendFuture, Driver]):
         """
         key, value = self._serialize(key, value)
         record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers, on_delivery)
-        place = self._driver.do(partial(self._calls.append_nowait, record))
-        return SendFuture((self, *place))
+        appended = self._driver.do(partial(self._calls.append_nowait, record))
+        return SendFuture((self, *appended))
 
     @checks_arguments
     def send_many(
@@ -180,27 +180,27 @@ class Producer(ProducerClient[SendFuture, Driver]):
             start = 0
             while start < len(part.values):
                 run = self._put_run(topic, part, start)
-                futures.add(run, part.places[start : start + run.length])
+                futures.add(run, part.indexes[start : start + run.length])
                 start += run.length
         return futures
 
     def _put_slowly(self, record: ProducerRecord) -> SendFuture:
-        place = uninterrupted(partial(self._append_at_once, record))
-        if place is None:
-            place = self._driver.run(self._calls.append(record))
-        return SendFuture((self, *place))
+        appended = uninterrupted(partial(self._append_at_once, record))
+        if appended is None:
+            appended = self._driver.run(self._calls.append(record))
+        return SendFuture((self, *appended))
 
-    def _append_at_once(self, record: ProducerRecord) -> Place | None:
+    def _append_at_once(self, record: ProducerRecord) -> AppendedRecord | None:
         """None if the record must wait; an error of the wait is then not chained to this attempt's."""
         try:
             with self._driver.lock:
-                place = self._calls.append_nowait(record)
+                appended = self._calls.append_nowait(record)
         except (BufferFull, TopicNotLoaded):
             return None
         # Once per batch, so that memory is freed before it runs out, and futures are done early.
-        if not place[1]:
+        if not appended[1]:
             self._driver.read_answers()
-        return place
+        return appended
 
     def _count_of(self, batch: ProducerBatch) -> int:
         return self._driver.do(partial(super()._count_of, batch))

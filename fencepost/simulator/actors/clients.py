@@ -27,7 +27,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.client.accumulator import Place
+from fencepost.client.accumulator import AppendedRecord
 from fencepost.client.batch import ProducerRecord
 from fencepost.client.calls import CallScript
 from fencepost.client.consumer import ConsumerMachine
@@ -85,8 +85,8 @@ class AttemptedTransaction:
     invoked_at: int
     is_transactional: bool = True
     read: list[Action] = attrs.Factory(list[Action])
-    written: list[tuple[TopicPartition, bytes, Place]] = attrs.Factory(
-        list[tuple[TopicPartition, bytes, Place]]
+    written: list[tuple[TopicPartition, bytes, AppendedRecord]] = attrs.Factory(
+        list[tuple[TopicPartition, bytes, AppendedRecord]]
     )
     outcome: OperationOutcome = OperationOutcome.FAIL
     commit_asked_at: int | None = None
@@ -94,7 +94,7 @@ class AttemptedTransaction:
 
     def operation(self, process: str, number: int, *, now: int) -> ClientOperation:
         """This transaction as the judges of histories see it; one that never ended ends now."""
-        written = (Write(where, value, _offset(place)) for where, value, place in self.written)
+        written = (Write(where, value, _offset(appended)) for where, value, appended in self.written)
         return ClientOperation(
             process,
             number,
@@ -107,8 +107,8 @@ class AttemptedTransaction:
         )
 
 
-def _offset(place: Place) -> int | None:
-    batch, index = place
+def _offset(appended: AppendedRecord) -> int | None:
+    batch, index = appended
     # A batch that failed has no offset.
     return batch.base_offset + index if batch.is_done and batch.base_offset >= 0 else None
 
@@ -163,20 +163,20 @@ class Sender:
         if is_tombstone:
             record = record._replace(value=None, headers=[(NAME, value)])
         try:
-            place = yield from self._take(record, at_once=at_once)
+            appended = yield from self._take(record, at_once=at_once)
         except ClientError:
             assert not self.is_usable, "a usable producer takes records"
             return False
         judged = value if key is None else keyed(key, value, is_tombstone=is_tombstone)
-        transaction.written.append((partition, judged, place))
+        transaction.written.append((partition, judged, appended))
         return True
 
-    def _take(self, record: ProducerRecord, *, at_once: bool) -> Script[Place]:
+    def _take(self, record: ProducerRecord, *, at_once: bool) -> Script[AppendedRecord]:
         while not at_once:
             now = self.process.now_ms
-            place = self.machine.append(record, now=now, wall_ms=now)
-            if place is not None:
-                return place
+            appended = self.machine.append(record, now=now, wall_ms=now)
+            if appended is not None:
+                return appended
             yield from self.calls.route(record.topic, inf)
         return (yield from self.calls.append(record, inf))
 
@@ -393,8 +393,8 @@ class Actor:
 
     def flush(self) -> Script[None]:
         """Waits until every record has its outcome; those outside of transactions are then known."""
-        places = [place for known in self.transactions for _, _, place in known.written]
-        yield lambda: all(batch.is_done for batch, _ in places)
+        batches = [batch for known in self.transactions for _, _, (batch, _) in known.written]
+        yield lambda: all(batch.is_done for batch in batches)
         for known in self.transactions:
             if not known.is_transactional and all(
                 batch.failure is None for _, _, (batch, _) in known.written
