@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.audit.audit import load
 from fencepost.audit.rows import Row
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,12 +33,12 @@ def missing_acks(spark: SparkSession, paths: Sequence[str], acks: Path) -> Findi
     unread = told.where("topic IS NULL OR partition IS NULL OR offset IS NULL").count()
     if unread:
         what = f"{unread} {'line has' if unread == 1 else 'lines have'} no topic, no partition or no offset"
-        findings.problem(Place(str(acks)), what, "they were not compared")
+        findings.problem(Location(str(acks)), what, "they were not compared")
     told = told.where("topic IS NOT NULL AND partition IS NOT NULL AND offset IS NOT NULL").drop("broken")
     topics = sorted(row["topic"] for row in told.select("topic").distinct().collect())
     if not topics:
         if not unread:
-            findings.note(Place(str(acks)), "it is empty", "no record was compared")
+            findings.note(Location(str(acks)), "it is empty", "no record was compared")
         return findings
     places = told.groupBy("topic", "partition", "offset").count().where("count > 1")
     repeated = places.orderBy("topic", "partition", "offset").limit(TOLD_MAX).collect()
@@ -55,10 +55,10 @@ def missing_acks(spark: SparkSession, paths: Sequence[str], acks: Path) -> Findi
         _tell(row, findings)
     if count > TOLD_MAX:
         what = f"{count - TOLD_MAX} more acknowledged records are missing"
-        findings.problem(Place(str(acks)), what, MISSING)
+        findings.problem(Location(str(acks)), what, MISSING)
     for row in repeated:
-        place = Place(f"{row['topic']}-{row['partition']}", row["offset"])
-        findings.problem(place, f"{row['count']} records were acknowledged at this offset", TWICE)
+        location = Location(f"{row['topic']}-{row['partition']}", row["offset"])
+        findings.problem(location, f"{row['count']} records were acknowledged at this offset", TWICE)
     return findings
 
 
@@ -82,25 +82,25 @@ def _explained(spark: SparkSession, paths: Sequence[str], wrong: DataFrame, subs
 
 
 def _tell(row: Row, findings: Findings) -> None:
-    place = Place(row["file"] or f"{row['topic']}-{row['partition']}", row["offset"])
+    location = Location(row["file"] or f"{row['topic']}-{row['partition']}", row["offset"])
     record = "the acknowledged record" + (f" with key {row['key']!r}" if row["key"] is not None else "")
     if row["found"]:
-        findings.problem(place, f"{record} is not here, but one with key {row['foundKey']!r}", REPLACED)
+        findings.problem(location, f"{record} is not here, but one with key {row['foundKey']!r}", REPLACED)
     elif row["logStartOffset"] is None:
-        findings.problem(place, f"{record} is missing: there is no such partition", MISSING)
+        findings.problem(location, f"{record} is missing: there is no such partition", MISSING)
     elif row["offset"] < row["logStartOffset"]:
-        findings.note(place, f"{record} was deleted", "retention or delete-records removed it")
+        findings.note(location, f"{record} was deleted", "retention or delete-records removed it")
     elif row["offset"] >= row["logEndOffset"]:
         end = row["logEndOffset"]
-        findings.problem(place, f"{record} is missing: the log ends at offset {end}", MISSING)
+        findings.problem(location, f"{record} is missing: the log ends at offset {end}", MISSING)
     elif row["state"] == "aborted":
-        findings.problem(place, f"{record} was aborted", MISSING)
+        findings.problem(location, f"{record} was aborted", MISSING)
     elif row["state"] == "open":
-        findings.note(place, f"the transaction of {record} is open", "it is not decided yet")
+        findings.note(location, f"the transaction of {record} is open", "it is not decided yet")
     elif row["kind"] in ("commit", "abort"):
-        findings.problem(place, f"{record} is missing: {_MARKERS[row['kind']]} is at its offset", MISSING)
+        findings.problem(location, f"{record} is missing: {_MARKERS[row['kind']]} is at its offset", MISSING)
     elif row["kind"] is None:
-        findings.problem(place, f"{record} is missing: no batch has its offset", MISSING)
+        findings.problem(location, f"{record} is missing: no batch has its offset", MISSING)
     else:
         what = f"{record} is missing in the batch that has its offset"
-        findings.note(place, what, "compaction removed it, or the transaction before it is open")
+        findings.note(location, what, "compaction removed it, or the transaction before it is open")

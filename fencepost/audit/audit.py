@@ -32,7 +32,7 @@ from fencepost.audit.folds import (
 from fencepost.audit.rows import FINDING_SCHEMA, Row, findings_of
 from fencepost.audit.stalled_readers import PartitionEnd, judge_open
 from fencepost.check.directory import ADOPTED, UNSERVED
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Location
 from fencepost.journal.layouts import LogLayout
 from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -65,7 +65,7 @@ def audit(
     unknown = set[str]() if is_in_use else unknown_topics(layout, cluster)
     for topic in sorted(unknown):
         means = f"it was not audited; {UNSERVED}, {ADOPTED}"
-        findings.note(Place(topic), "the metadata has no such topic", means)
+        findings.note(Location(topic), "the metadata has no such topic", means)
     left_out = {CLUSTER_METADATA_TOPIC, *unknown}
     partitions = [each for each in layout.partitions() if each.topic not in left_out]
     if not partitions:
@@ -73,7 +73,7 @@ def audit(
     is_foreign = TRANSACTION_STATE_TOPIC in unknown
     why_not = INCOMPLETE if is_foreign else why_not_comparable(layout, cluster, is_in_use=is_in_use)
     if why_not:
-        findings.note(Place(layout.location), "transactions were not compared with markers", why_not)
+        findings.note(Location(layout.location), "transactions were not compared with markers", why_not)
     find_damaged_indexes(layout, partitions, findings)
     bounds = bounds_of(layout, partitions)
     subscribe = ",".join(sorted({each.topic for each in partitions}))
@@ -257,4 +257,4 @@ def _torn(transactions: DataFrame, findings: Findings) -> None:
             f"producer {row['producerId']} epoch {row['markerEpoch']} {row['state']} here, and "
             f"{row['least']} in another partition"
         )
-        findings.problem(Place(row["file"], row["firstOffset"]), what, TORN)
+        findings.problem(Location(row["file"], row["firstOffset"]), what, TORN)

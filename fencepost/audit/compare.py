@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.audit.audit import load
 from fencepost.audit.rows import Row
-from fencepost.check.findings import Findings, Place, counted
+from fencepost.check.findings import Findings, Location, counted
 from fencepost.journal.layouts import LogLayout
 from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.storage import directory_name
@@ -37,21 +37,21 @@ def compare(
     findings = Findings()
     if compared.isEmpty():
         what = f"{source} and {target} have no committed records"
-        findings.note(Place(layout.location), what, "nothing was compared")
+        findings.note(Location(layout.location), what, "nothing was compared")
     wrong = compared.where("NOT in <=> out")
     if by.strip() != TOMBSTONES_BY:
         for row in compared.where("by IS NULL").collect():
             for topic, side in ((source, "in"), (target, "out")):
                 if row[side]:
                     what = f"{by} is null for {counted(row[side], 'record')} of {topic}"
-                    findings.problem(_place(layout, topic, row[f"{side}First"]), what, ANONYMOUS)
+                    findings.problem(_location(layout, topic, row[f"{side}First"]), what, ANONYMOUS)
         wrong = wrong.where("by IS NOT NULL")
     count = wrong.count()
     for row in wrong.orderBy("by").limit(TOLD_MAX).collect():
         _tell(row.asDict(recursive=True), source, target, layout, findings)
     if count > TOLD_MAX:
         what = f"{count - TOLD_MAX} more values differ"
-        findings.problem(Place(layout.location), what, ONCE)
+        findings.problem(Location(layout.location), what, ONCE)
     compared.unpersist()
     return findings
 
@@ -88,21 +88,21 @@ def _tell(row: Row, source: str, target: str, layout: LogLayout, findings: Findi
     came, went, by = row["in"] or 0, row["out"] or 0, "null" if row["by"] is None else repr(row["by"])
     if not came:
         what = f"{by} occurs {_times(went)} in {target} and not in {source}"
-        findings.problem(_place(layout, target, row["outFirst"]), what, ONCE)
+        findings.problem(_location(layout, target, row["outFirst"]), what, ONCE)
     elif went < came:
         what = f"{by} occurs {_times(came)} in {source} and {_times(went)} in {target}: lost"
-        findings.problem(_place(layout, source, row["inLast"]), what, ONCE)
+        findings.problem(_location(layout, source, row["inLast"]), what, ONCE)
     else:
         what = f"{by} occurs {_times(came)} in {source} and {_times(went)} in {target}: duplicated"
-        findings.problem(_place(layout, target, row["outLast"]), what, ONCE)
+        findings.problem(_location(layout, target, row["outLast"]), what, ONCE)
 
 
 def _times(count: int) -> str:
     return {0: "not", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def _place(layout: LogLayout, topic: str, at: Row) -> Place:
+def _location(layout: LogLayout, topic: str, at: Row) -> Location:
     """The log file that holds an offset, and the offset."""
     log = open_partition_files(layout, TopicPartition(topic, at["partition"]))
     base_offset = log.segments[log.segment_index(at["offset"])].base_offset
-    return Place(f"{directory_name(log.partition)}/{file_name(base_offset, LOG)}", at["offset"])
+    return Location(f"{directory_name(log.partition)}/{file_name(base_offset, LOG)}", at["offset"])

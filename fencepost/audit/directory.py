@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Location
 from fencepost.check.records import Internals
 from fencepost.check.scan import scan_log
 from fencepost.check.sealed_files import promised_end
@@ -64,7 +64,7 @@ def find_damaged_indexes(layout: LogLayout, partitions: Sequence[TopicPartition]
     for damaged in parallel_map(partial(_damaged_index, layout), partitions):
         if damaged is not None:
             means = f"{STOPPED}; {damaged.advice}"
-            findings.problem(Place(damaged.file), f"the transaction index {damaged.what}", means)
+            findings.problem(Location(damaged.file), f"the transaction index {damaged.what}", means)
 
 
 def _damaged_index(layout: LogLayout, partition: TopicPartition) -> DamagedIndex | None:

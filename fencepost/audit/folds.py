@@ -12,10 +12,10 @@ from typing import Any, Final
 import attrs
 
 from fencepost.audit.rows import Row, finding_rows
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Location
 from fencepost.check.meanings import MISFILTERED
 from fencepost.check.scan import ScannedBatch, ScannedLog, ScannedSegment, judge
-from fencepost.check.txn_consistency import check_histories, tell
+from fencepost.check.txn_consistency import check_histories, report_disagreement
 from fencepost.journal.segments import LOG, TRANSACTION_INDEX, parse_file_name
 from fencepost.journal.storage import parse_directory_name
 from fencepost.log_model.transactions import (
@@ -183,13 +183,13 @@ def _fold_producer(
             has_every_decision=known.has_every_decision,
             has_every_marker=not log.covered,
         ):
-            tell(log.partition, log, disagreement, findings)
+            report_disagreement(log.partition, log, disagreement, findings)
 
 
 def _report_index(batch: ScannedBatch, marker: Marker, wrong: ScannedBatch, findings: Findings) -> None:
     header = batch.header
     findings.problem(
-        Place(batch.file.removesuffix(LOG) + TRANSACTION_INDEX, header.base_offset),
+        Location(batch.file.removesuffix(LOG) + TRANSACTION_INDEX, header.base_offset),
         f"{marker.result.name} of producer {header.producer_id} epoch {header.producer_epoch}, but by the "
         f"index, its batch at offset {wrong.header.base_offset} is {_CONTRADICTING[marker.result]}",
         MISFILTERED,

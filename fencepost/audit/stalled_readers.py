@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from fencepost.audit.rows import Row
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Location
 from fencepost.check.txn_consistency import HANGS
 
 # transaction.max.timeout.ms: no transaction may take longer than that.
@@ -39,26 +39,26 @@ def judge_open(
     oldest: set[tuple[str, int]] = set()
     for row in rows:
         partition = row["topic"], row["partition"]
-        place = Place(row["file"], row["firstOffset"])
+        location = Location(row["file"], row["firstOffset"])
         if row["hanging"]:
             what = (
                 f"producer {row['producerId']} has a transaction open since this offset, and no coordinator "
                 "knows it"
             )
-            findings.tell(is_one_moment, place, what, HANGS)
+            findings.report(is_one_moment, location, what, HANGS)
         elif late := _lateness(row, now_ms):
             what = (
                 f"the transaction of {row['transactionalId']!r}, open since this offset, is {_span(late)} "
                 f"over its timeout of {_span(row['timeoutMs'])}"
             )
             findings.problem(
-                place, what, "its coordinator should have aborted it: see `fencepost transactions`"
+                location, what, "its coordinator should have aborted it: see `fencepost transactions`"
             )
         if partition not in oldest:
             oldest.add(partition)
             for what in _standstill(row, ends[partition], now_ms):
                 means = "read_committed readers get nothing of what was written since"
-                findings.problem(place, what, means)
+                findings.problem(location, what, means)
     return findings
 
 

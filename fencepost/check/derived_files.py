@@ -7,7 +7,7 @@ each must be.
 
 from __future__ import annotations
 
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Location
 from fencepost.check.index_files import INDEX_SUFFIXES, IndexFiles
 from fencepost.check.promises import Promises
 from fencepost.check.scan import ScannedLog, offset_of, sizes_of
@@ -44,10 +44,10 @@ def check_strays(storage: StorageReader, log: ScannedLog, findings: Findings) ->
     """Files that the next start removes: half-written ones, and indexes whose log is missing."""
     bases = sizes_of(storage, log.directory)
     for name in storage.files(log.directory):
-        place = Place(f"{log.directory}/{name}")
+        location = Location(f"{log.directory}/{name}")
         based = [offset for suffix in INDEX_SUFFIXES if (offset := offset_of(name, suffix)) is not None]
         if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
-            findings.note(place, "a file that was never finished", "the next start removes it")
+            findings.note(location, "a file that was never finished", "the next start removes it")
         elif based and based[0] not in bases:
             means = "a segment is missing, or was removed when a broker died"
-            findings.tell(log.was_closed, place, "an index without its log", means)
+            findings.report(log.was_closed, location, "an index without its log", means)

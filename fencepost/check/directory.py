@@ -19,7 +19,7 @@ from collections.abc import Collection
 from typing import Final
 
 from fencepost.check.derived_files import check_derived_files
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Location
 from fencepost.check.kafka_directory import check_kafka_directory
 from fencepost.check.records import Internals, reading_order
 from fencepost.check.scan import ScannedLog, scan_log, sizes_of
@@ -94,7 +94,7 @@ def check_logs(storage: StorageReader) -> Findings:
                 topic_ids, known = cluster.topic_ids(), cluster.partitions()
             if not is_known:
                 means = UNSERVED if partition.topic in topic_ids else f"{UNSERVED}, {ADOPTED}"
-                findings.note(Place(log.directory), "the metadata has no such partition", means)
+                findings.note(Location(log.directory), "the metadata has no such partition", means)
             if log.is_whole:
                 check_derived_files(storage, log, mark, findings)
             if log.is_whole and is_known:
@@ -116,7 +116,7 @@ def _is_foreign(
     why = why_foreign(storage, str(partition), topic_id)
     if why:
         means = f"the broker refuses it. {foreign_advice(storage.location)}"
-        findings.problem(Place(str(partition)), why, means)
+        findings.problem(Location(str(partition)), why, means)
         findings.partitions += 1
     return bool(why)
 
@@ -124,7 +124,7 @@ def _is_foreign(
 def _note_set_aside(storage: StorageReader, findings: Findings) -> None:
     for name in storage.directories():
         if ASIDE in name:
-            findings.note(Place(name), "files that were set aside", SET_ASIDE)
+            findings.note(Location(name), "files that were set aside", SET_ASIDE)
 
 
 def _has_kept_power(storage: StorageReader) -> bool:
@@ -147,7 +147,7 @@ def _closed(storage: StorageReader, findings: Findings) -> dict[str, Object]:
     try:
         content = sealed_object(data, CLEAN_FILE)
     except ValueError as problem:  # then nothing counts as closed
-        findings.problem(Place(CLEAN_FILE), str(problem), "the next start reads the end of every log")
+        findings.problem(Location(CLEAN_FILE), str(problem), "the next start reads the end of every log")
         return {}
     return {name: entry for name, entry in content.items() if isinstance(entry, dict)}
 
@@ -184,16 +184,16 @@ def _check_catalogue(
     words, damaged = _catalogue(storage)
     for number in damaged:
         what = f"the checksum of line {number} does not match its text"
-        findings.note(Place(CATALOGUE), what, "the loss of the log that it listed would not be noticed")
+        findings.note(Location(CATALOGUE), what, "the loss of the log that it listed would not be noticed")
     is_missing = storage.read_file(CATALOGUE) is None and partitions_in(storage)
     if is_missing:
         findings.note(
-            Place(CATALOGUE), "it is missing", "the loss of a log that it listed may not be noticed"
+            Location(CATALOGUE), "it is missing", "the loss of a log that it listed may not be noticed"
         )
     unlisted = [name for name in sorted(closed) if words.get(name, "removed") == "removed"]
     if unlisted and not damaged and not is_missing:
         what = f"it does not list {unlisted[0]}, which was closed cleanly"
-        findings.note(Place(CATALOGUE), what, "the loss of a log that it listed may not be noticed")
+        findings.note(Location(CATALOGUE), what, "the loss of a log that it listed may not be noticed")
     known = cluster.partitions()
     for name in vanished_logs(storage):
         partition = parse_directory_name(name)
@@ -201,7 +201,7 @@ def _check_catalogue(
             continue
         if not cluster.is_known or partition.topic == CLUSTER_METADATA_TOPIC or partition in known:
             what = f"its files are gone, but {CATALOGUE} lists it"
-            findings.problem(Place(name), what, "its records are lost, and the broker does not lead it")
+            findings.problem(Location(name), what, "its records are lost, and the broker does not lead it")
 
 
 def _has_log(storage: StorageReader, directory: str) -> bool:
@@ -219,7 +219,7 @@ def _check_against_metadata(
         directory = f"{CLUSTER_METADATA_TOPIC}-0"
         if logs and not _has_log(storage, directory):
             what = "the log of the cluster's metadata is gone"
-            findings.problem(Place(directory), what, "no topic is known: see `fencepost repair`")
+            findings.problem(Location(directory), what, "no topic is known: see `fencepost repair`")
         return
     for log in logs:
         partition, last, newest = log.partition, log.last, log.newest_producer
@@ -229,7 +229,7 @@ def _check_against_metadata(
                 continue  # the metadata is damaged
             if last is not None and last.header.leader_epoch > known.leader_epoch:
                 findings.problem(
-                    last.place,
+                    last.location,
                     f"written under leader epoch {last.header.leader_epoch}, but the metadata knows only "
                     f"{known.leader_epoch}",
                     "the end of the metadata log was lost: a later leader may reuse an epoch",
@@ -237,7 +237,7 @@ def _check_against_metadata(
         given = cluster.next_producer_id
         if newest is not None and newest.header.producer_id >= given:
             findings.problem(
-                newest.place,
+                newest.location,
                 f"written by producer {newest.header.producer_id}, but only ids below {given} were "
                 "handed out",
                 "the end of the metadata log was lost: the id may be allocated twice",
@@ -262,7 +262,7 @@ def _check_offsets(logs: list[ScannedLog], internals: Internals, findings: Findi
         offset, who = furthest.get(log.partition, (0, ""))
         if offset > log.end_offset:
             findings.note(
-                Place(log.directory),
+                Location(log.directory),
                 f"{who}, but the log ends at {log.end_offset}",
                 "the end of the log was lost, or the group committed what it had not read",
             )
@@ -279,7 +279,7 @@ def _check_transactions(
     damaged = [each for each in present if each.topic in INTERNAL_TOPICS and each not in whole]
     if damaged:
         findings.note(
-            Place(str(damaged[0])),
+            Location(str(damaged[0])),
             "transactions were not compared with markers",
             "this log is left out, so its decisions are not compared with other logs",
         )

@@ -36,8 +36,8 @@ class FindingKind(Enum):
     PRODUCERS_FORGOTTEN = "the producers of deleted records are forgotten"
 
 
-class Place(NamedTuple):
-    """A batch of a file, by its offset; None for the whole file."""
+class Location(NamedTuple):
+    """A batch of a file, by its offset (None: the whole file)."""
 
     file: str
     offset: int | None = None
@@ -68,16 +68,16 @@ class Findings:
     bytes: int = 0
     transactional_ids: int = 0
 
-    def problem(self, at: Place, what: str, means: str, kind: FindingKind = FindingKind.OTHER) -> None:
+    def problem(self, at: Location, what: str, means: str, kind: FindingKind = FindingKind.OTHER) -> None:
         """Something is wrong."""
-        self.tell(True, at, what, means, kind)
+        self.report(True, at, what, means, kind)
 
-    def note(self, at: Place, what: str, means: str) -> None:
+    def note(self, at: Location, what: str, means: str) -> None:
         """Something is worth knowing."""
-        self.tell(False, at, what, means)
+        self.report(False, at, what, means)
 
-    def tell(
-        self, is_problem: bool, at: Place, what: str, means: str, kind: FindingKind = FindingKind.OTHER
+    def report(
+        self, is_problem: bool, at: Location, what: str, means: str, kind: FindingKind = FindingKind.OTHER
     ) -> None:
         """A problem, or a note where a kill explains it."""
         severity = Severity.PROBLEM if is_problem else Severity.NOTE
@@ -92,7 +92,7 @@ class Findings:
             yield
         except StorageError as problem:
             self.unread.append(problem)
-            self.problem(Place(directory), str(problem), "the rest of it was not checked")
+            self.problem(Location(directory), str(problem), "the rest of it was not checked")
 
     def count(self, severity: Severity) -> int:
         """How many findings have this severity."""

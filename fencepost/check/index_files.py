@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Location
 from fencepost.check.meanings import MISFILTERED, REBUILT, SEEKS
 from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment
 from fencepost.journal.indexes import without_preallocated
@@ -101,7 +101,7 @@ class RightEntries:
         return self.segment.base_offset + entry[0 if layout is OFFSET_LAYOUT else 1]
 
 
-Compare = Callable[[RightEntries, Place, list[tuple[Any, ...]]], None]
+Compare = Callable[[RightEntries, Location, list[tuple[Any, ...]]], None]
 
 
 @attrs.frozen
@@ -128,28 +128,30 @@ class IndexFiles:
     def _check_index(self, right: RightEntries, suffix: str, layout: struct.Struct, compare: Compare) -> None:
         """Read an index, and compare its whole entries with what a scan of its segment makes."""
         segment = right.segment
-        place = Place(segment.file.removesuffix(LOG_SUFFIX) + suffix)
+        location = Location(segment.file.removesuffix(LOG_SUFFIX) + suffix)
         names = self.storage.files(self.log.directory)
-        new, new_log = (file.rpartition("/")[2] + CLEANED_SUFFIX for file in (place.file, segment.file))
+        new, new_log = (file.rpartition("/")[2] + CLEANED_SUFFIX for file in (location.file, segment.file))
         is_of_kafka, is_aborted = self.log.is_sparse, suffix == ABORTED_SUFFIX
         if new in names and new_log not in names and not is_of_kafka:
-            self.findings.note(place, "a cleaned segment has replaced the log, but not this index", REBUILT)
+            self.findings.note(
+                location, "a cleaned segment has replaced the log, but not this index", REBUILT
+            )
             return
-        data = self.storage.read_file(place.file)
+        data = self.storage.read_file(location.file)
         if data is None and not (is_of_kafka and is_aborted):
-            self.findings.tell(self._has_final_indexes(segment), place, "the index is missing", REBUILT)
+            self.findings.report(self._has_final_indexes(segment), location, "the index is missing", REBUILT)
             return
         data = data or b""
         left = len(data) % layout.size
         if left:
             what = f"{left} bytes at the end are not a complete entry"
-            self.findings.tell(self._has_final_indexes(segment), place, what, REBUILT)
+            self.findings.report(self._has_final_indexes(segment), location, what, REBUILT)
         whole = data[: len(data) - left]
         if is_of_kafka and not is_aborted:
             whole = without_preallocated(whole, layout.size)
         if not self._has_final_indexes(segment) and not is_of_kafka:
-            whole = self._without_lost_end(place, whole, layout, right)
-        compare(right, place, list(layout.iter_unpack(whole)))
+            whole = self._without_lost_end(location, whole, layout, right)
+        compare(right, location, list(layout.iter_unpack(whole)))
 
     def _has_final_indexes(self, segment: ScannedSegment) -> bool:
         """Whether the indexes of a segment are complete, and no loss of power can have torn them."""
@@ -158,12 +160,12 @@ class IndexFiles:
         return segment.is_final and is_synced
 
     def _without_lost_end(
-        self, place: Place, data: bytes, layout: struct.Struct, right: RightEntries
+        self, location: Location, data: bytes, layout: struct.Struct, right: RightEntries
     ) -> bytes:
         """The entries of an index without those at its end that a loss of power explains. Either it has torn
         them: zeros, perhaps after the first bytes of a right one. Or it took their batches from the log.
         """
-        kept = self._without_torn_end(place, data, layout.size, right.packed(layout))
+        kept = self._without_torn_end(location, data, layout.size, right.packed(layout))
         if self.kept_power:
             return kept
         entries = list(layout.iter_unpack(kept))
@@ -172,10 +174,10 @@ class IndexFiles:
             count -= 1
         if count < len(entries):
             what = f"entry {count} is {entries[count]}, but the log ends at offset {self.log.end_offset}"
-            self.findings.note(place, what, REBUILT)
+            self.findings.note(location, what, REBUILT)
         return kept[: count * layout.size]
 
-    def _without_torn_end(self, place: Place, data: bytes, size: int, right: set[bytes]) -> bytes:
+    def _without_torn_end(self, location: Location, data: bytes, size: int, right: set[bytes]) -> bytes:
         count = len(data) // size
         while count:
             entry = data[(count - 1) * size : count * size]
@@ -188,39 +190,39 @@ class IndexFiles:
             count -= 1
         if count * size < len(data):
             what = f"the last {len(data) - count * size} bytes are torn"
-            self.findings.note(place, what, REBUILT)
+            self.findings.note(location, what, REBUILT)
         return data[: count * size]
 
-    def _compare_offsets(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
+    def _compare_offsets(self, right: RightEntries, location: Location, raw: list[tuple[Any, ...]]) -> None:
         base = right.segment.base_offset
         entries = [OffsetEntry(base + offset, position) for offset, position in raw]
-        self._compare_entries(right.segment, place, entries, right.offsets, SEEKS)
+        self._compare_entries(right.segment, location, entries, right.offsets, SEEKS)
 
-    def _compare_times(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
+    def _compare_times(self, right: RightEntries, location: Location, raw: list[tuple[Any, ...]]) -> None:
         newest = max((each.timestamp for each in right.times), default=-1)
         last = TimeEntry(-1, -1)
         for number, (timestamp, offset) in enumerate(raw):
             entry = TimeEntry(timestamp, right.segment.base_offset + offset)
             if entry not in right.times or entry.timestamp <= last.timestamp:
                 what = f"entry {number} is {entry}, but no batch there had the newest timestamp"
-                self.findings.problem(place, what, SEEKS)
+                self.findings.problem(location, what, SEEKS)
                 return
             last = entry
         if newest > last.timestamp and self._has_final_indexes(right.segment):
             what = f"the newest timestamp is {newest}, but the index ends at {last.timestamp}"
-            self.findings.problem(place, what, "records are not found by their timestamp")
+            self.findings.problem(location, what, "records are not found by their timestamp")
 
-    def _compare_aborted(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
+    def _compare_aborted(self, right: RightEntries, location: Location, raw: list[tuple[Any, ...]]) -> None:
         for number, (version, *_) in enumerate(raw):
             if version != 0:
-                self.findings.problem(place, f"entry {number} is of version {version}", MISFILTERED)
+                self.findings.problem(location, f"entry {number} is of version {version}", MISFILTERED)
                 return
         entries, expected = [LoggedAbort(*fields) for _, *fields in raw], right.aborted
         if self.log.is_sparse:
             entries = [*map(self._as_a_leader_writes, entries, expected), *entries[len(expected) :]]
         else:
             entries = self._without_removed(entries, expected)
-        self._compare_entries(right.segment, place, entries, expected, MISFILTERED)
+        self._compare_entries(right.segment, location, entries, expected, MISFILTERED)
 
     def _without_removed(
         self, entries: Sequence[LoggedAbort], expected: Sequence[LoggedAbort]
@@ -265,7 +267,7 @@ class IndexFiles:
     def _compare_entries(
         self,
         segment: ScannedSegment,
-        place: Place,
+        location: Location,
         entries: Sequence[tuple[int, ...]],
         expected: Sequence[tuple[int, ...]],
         means: str,
@@ -273,13 +275,15 @@ class IndexFiles:
         """Report the first difference only: the entries after it are shifted."""
         for number, (entry, right) in enumerate(zip(entries, expected, strict=False)):
             if entry != right:
-                self.findings.problem(place, f"entry {number} is {entry}, but the log gives {right}", means)
+                self.findings.problem(
+                    location, f"entry {number} is {entry}, but the log gives {right}", means
+                )
                 return
         known = len(expected)
         if len(entries) > known:
             what = f"entry {known} is {entries[known]}, but the log gives none"
-            self.findings.problem(place, what, means)
+            self.findings.problem(location, what, means)
         elif len(entries) < known:
             what = f"{known - len(entries)} of {known} entries are missing"
             is_final = self._has_final_indexes(segment)
-            self.findings.tell(is_final, place, what, means if is_final else REBUILT)
+            self.findings.report(is_final, location, what, means if is_final else REBUILT)

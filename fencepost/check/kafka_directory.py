@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Location
 from fencepost.check.kafka_files import check_kafka_files
 from fencepost.check.records import Internals, reading_order
 from fencepost.check.scan import ScannedLog, scan_log
@@ -74,7 +74,7 @@ def check_kafka_directory(directory: KafkaDirectory) -> Findings:
     _check_checkpoints(directory, whole, findings)
     findings.transactional_ids = len(internals.histories)
     if not was_closed:
-        findings.note(Place(CLEAN_SHUTDOWN_FILE), "this file is missing", RUNNING)
+        findings.note(Location(CLEAN_SHUTDOWN_FILE), "this file is missing", RUNNING)
     elif _has_every_coordinator(whole, internals):
         check_histories(internals.histories, whole, findings)
         check_markers(internals.histories, whole, set(), internals.cluster, findings)
@@ -105,8 +105,8 @@ def _check_place(
         found = read_topic_id(directory.storage, partition)
         what = misplacement(partition, found, known=known, numbers=cluster.topics[known].partitions)
         if what:
-            place = Place(directory_name(partition))
-            findings.tell(directory.was_closed, place, what, f"{MISPLACED}: Spark refuses to read it")
+            location = Location(directory_name(partition))
+            findings.report(directory.was_closed, location, what, f"{MISPLACED}: Spark refuses to read it")
 
 
 def _check_checkpoints(directory: KafkaDirectory, logs: Sequence[ScannedLog], findings: Findings) -> None:
@@ -117,4 +117,4 @@ def _check_checkpoints(directory: KafkaDirectory, logs: Sequence[ScannedLog], fi
             end = ends.get(partition)
             if end is not None and offset > end:
                 what = f"it says {offset} of {partition}, whose log ends at {end}"
-                findings.tell(directory.was_closed, Place(name), what, LOST)
+                findings.report(directory.was_closed, Location(name), what, LOST)

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from fencepost.check.derived_files import check_strays
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Location
 from fencepost.check.index_files import IndexFiles, OffsetEntry, RightEntries, TimeEntry
 from fencepost.check.meanings import MISFILTERED, REBUILT, SEEKS
 from fencepost.check.scan import ScannedLog
@@ -44,7 +44,7 @@ def check_kafka_files(storage: StorageReader, log: ScannedLog, findings: Finding
 class KafkaIndexes(IndexFiles):
     """The indexes of a log of Kafka."""
 
-    def _compare_offsets(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
+    def _compare_offsets(self, right: RightEntries, location: Location, raw: list[tuple[Any, ...]]) -> None:
         segment = right.segment
         number_at = {batch.position: number for number, batch in enumerate(segment.batches)}
         number_of = {batch.header.last_offset: number for number, batch in enumerate(segment.batches)}
@@ -58,11 +58,11 @@ class KafkaIndexes(IndexFiles):
             # begins, and where the last one ends.
             if first is None or last is None or last < first or not before < entry:
                 what = f"entry {number} is {entry}, but no batch there ends with this offset"
-                self.findings.problem(place, what, SEEKS)
+                self.findings.problem(location, what, SEEKS)
                 return
             before = entry
 
-    def _compare_times(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
+    def _compare_times(self, right: RightEntries, location: Location, raw: list[tuple[Any, ...]]) -> None:
         segment = right.segment
         filled = [batch.header for batch in segment.batches if batch.header.record_count]
         bases = [header.base_offset for header in filled]
@@ -76,20 +76,20 @@ class KafkaIndexes(IndexFiles):
             is_true = at >= 0 and filled[at].max_timestamp == timestamp == newest[at]
             if not is_true or entry.offset > filled[at].last_offset or timestamp <= before.timestamp:
                 what = f"entry {number} is {entry}, but no batch there had the newest timestamp"
-                self.findings.problem(place, what, SEEKS)
+                self.findings.problem(location, what, SEEKS)
                 return
             before = entry
         # An entry of timestamp 0 and relative offset 0 looks the same as preallocated space.
         if newest and newest[-1] > max(before.timestamp, 0) and segment.is_final:
             what = f"the newest timestamp is {newest[-1]}, but the index ends at {before.timestamp}"
-            self.findings.problem(place, what, "records are not found by their timestamp")
+            self.findings.problem(location, what, "records are not found by their timestamp")
 
-    def _compare_aborted(self, right: RightEntries, place: Place, raw: list[tuple[Any, ...]]) -> None:
+    def _compare_aborted(self, right: RightEntries, location: Location, raw: list[tuple[Any, ...]]) -> None:
         segment = right.segment
         if not segment.is_final:
             raw = [entry for entry in raw if entry[3] < segment.end_offset]
         if self.knows_beginning and not self.log.has_gap(-1, segment.end_offset):
-            super()._compare_aborted(right, place, raw)
+            super()._compare_aborted(right, location, raw)
             return
         # Compaction keeps entries of transactions of which no record is left, and first offsets of those that
         # lost their first records. A segment that it writes has no entry of a transaction without a batch.
@@ -97,7 +97,7 @@ class KafkaIndexes(IndexFiles):
         for aborted in right.aborted:
             is_missing = (aborted.producer_id, aborted.last_offset) not in indexed
             if is_missing and self._has_batch(aborted):
-                self.findings.problem(place, f"{aborted} is missing", MISFILTERED)
+                self.findings.problem(location, f"{aborted} is missing", MISFILTERED)
                 return
 
     def _has_batch(self, aborted: LoggedAbort) -> bool:
@@ -124,15 +124,15 @@ def _check_epochs(storage: StorageReader, log: ScannedLog, findings: Findings) -
     """The file with the offset at which each leader epoch began; followers use it to find where they
     differ from the leader.
     """
-    place = Place(f"{log.directory}/{EPOCHS_FILE}")
-    data = storage.read_file(place.file)
+    location = Location(f"{log.directory}/{EPOCHS_FILE}")
+    data = storage.read_file(location.file)
     if data is None:
         return
     try:
         _version, _count, *lines = data.decode("ascii").splitlines()
         entries = sorted((int(start), int(epoch)) for epoch, start in (line.split(" ") for line in lines))
     except ValueError as problem:
-        findings.problem(place, f"it is malformed: {problem}", REBUILT)
+        findings.problem(location, f"it is malformed: {problem}", REBUILT)
         return
     starts = [start for start, _ in entries]
     for batch in log.batches():
@@ -142,5 +142,5 @@ def _check_epochs(storage: StorageReader, log: ScannedLog, findings: Findings) -
                 f"it says leader epoch {entries[at][1]} at offset {batch.header.base_offset}, but the "
                 f"batch there has {batch.header.leader_epoch}"
             )
-            findings.tell(log.was_closed, place, what, MISLED_FOLLOWERS)
+            findings.report(log.was_closed, location, what, MISLED_FOLLOWERS)
             return

@@ -117,7 +117,7 @@ class Internals:
             said, right = snapshot.get(name, "nothing"), before.get(name, "nothing")
             if said != right:
                 what = f"{name}: {said} in the snapshot, but {right} in the records before it"
-                self.findings.problem(batch.place, what, CONTINUES)
+                self.findings.problem(batch.location, what, CONTINUES)
                 return
 
     def _judge_leader(self, batch: ScannedBatch, topic_id: bytes, record: KraftRecord) -> None:
@@ -126,7 +126,7 @@ class Internals:
         assert epoch is not None, "a node writes it with each leader"
         if topic is None:
             self.findings.problem(
-                batch.place,
+                batch.location,
                 f"partition {record.partition} of a topic that does not exist",
                 "the metadata has lost the record that made the topic",
             )
@@ -134,7 +134,7 @@ class Internals:
         before = topic.partitions.get(record.partition)
         if before is not None and epoch < before.leader_epoch:
             self.findings.problem(
-                batch.place,
+                batch.location,
                 f"{topic.name}-{record.partition}: leader epoch {epoch} after {before.leader_epoch}",
                 "a leader that was replaced could write again",
             )
@@ -179,7 +179,7 @@ class Internals:
         known[name] = number
         if before is not None and number < before:
             self.findings.problem(
-                batch.place, f"group {name!r} is in {what} {number} after {before}", UNFENCED
+                batch.location, f"group {name!r} is in {what} {number} after {before}", UNFENCED
             )
 
     def _check_home(self, home: _Home, batch: ScannedBatch, what: str, name: str) -> None:
@@ -187,7 +187,7 @@ class Internals:
         right = coordinator_partition(name, home.of) if home.of else home.partition
         if right != home.partition:
             self.findings.problem(
-                batch.place,
+                batch.location,
                 f"{what} belongs to partition {right}",
                 "its coordinator looks for it there and does not find it",
             )

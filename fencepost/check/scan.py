@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Location
 from fencepost.journal.recovery import batch_after
 from fencepost.journal.storage import ReadableFile, StorageReader
 from fencepost.log_model.partitions import ModelProducer, PartitionModel
@@ -52,7 +52,7 @@ RecordReader = Callable[["ScannedBatch", bytes], None]
 
 
 class ScannedBatch(NamedTuple):
-    """A batch and its place. `marker` is None for data, and for a control batch that is not a marker."""
+    """A batch and its location. `marker` is None for data, and for a control batch that is not a marker."""
 
     file: str
     position: int
@@ -60,9 +60,9 @@ class ScannedBatch(NamedTuple):
     marker: Marker | None
 
     @property
-    def place(self) -> Place:
-        """Where findings say that it is."""
-        return Place(self.file, self.header.base_offset)
+    def location(self) -> Location:
+        """Its location in findings."""
+        return Location(self.file, self.header.base_offset)
 
 
 @attrs.define(eq=False)
@@ -158,10 +158,10 @@ class ScannedLog:
         has_gap = bool(self.segments) and base_offset > self.end_offset >= self.promised and self.lost_power
         return self.is_cut or has_gap
 
-    def place(self, offset: int) -> Place:
+    def location(self, offset: int) -> Location:
         """The log file that holds an offset, or the oldest one if that was deleted; and the offset."""
         at = bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
-        return Place(self.segments[max(0, at)].file, offset)
+        return Location(self.segments[max(0, at)].file, offset)
 
     def batches(self) -> Iterator[ScannedBatch]:
         """Every valid batch in order."""
@@ -231,17 +231,19 @@ def scan_log(
         file = log_file(log.directory, base)
         if log.ends_before(base):
             log.is_cut = True
-            findings.note(Place(file, base), f"the log ends before it, at offset {log.end_offset}", UNSYNCED)
+            findings.note(
+                Location(file, base), f"the log ends before it, at offset {log.end_offset}", UNSYNCED
+            )
             continue
         # The newest segment is never cleaned: a file begins where a cleaned one ends.
         is_cleaned = not was_closed and (is_sparse or log.end_offset in sizes)
         if log.segments and base < log.end_offset and is_cleaned:
             what = f"a cleaned segment, which ends at offset {log.end_offset}, has taken its place"
-            findings.note(Place(file, base), what, "the next start removes what a crash left")
+            findings.note(Location(file, base), what, "the next start removes what a crash left")
             continue
         if log.segments and base != log.end_offset and not (is_sparse and base > log.end_offset):
             what = f"a segment begins at offset {base} where {log.end_offset} was expected"
-            scan.fail(Place(file, base), what)
+            scan.fail(Location(file, base), what)
             break
         if log.segments and base > log.end_offset:
             log.covered.append((log.end_offset, base))
@@ -262,7 +264,7 @@ class _Scan:
     findings: Findings
     leader_epoch: int = -1
 
-    def fail(self, at: Place, what: str) -> None:
+    def fail(self, at: Location, what: str) -> None:
         self.log.is_whole = False
         self.findings.problem(at, what, KAFKA_CUT if self.log.is_sparse else CUT)
 
@@ -312,10 +314,10 @@ class _Scan:
         may_be_torn = (self.log.lost_power or not segment.is_final) and end >= self.log.promised
         # Nothing valid follows a torn tail.
         if may_be_torn and batch_after(file, segment.size, size, end=end) is None:
-            self.findings.note(Place(segment.file, end), what, TORN)
+            self.findings.note(Location(segment.file, end), what, TORN)
             self.log.is_cut, segment.is_final = True, False
         else:
-            self.fail(Place(segment.file, end), what)
+            self.fail(Location(segment.file, end), what)
 
     def _looked_into(self, batch: ScannedBatch, data: bytes) -> ScannedBatch:
         try:
@@ -325,7 +327,7 @@ class _Scan:
         except ProtocolViolation as violation:
             what = "marker" if batch.header.is_control else "records"
             self.findings.problem(
-                batch.place,
+                batch.location,
                 f"unreadable {what}: {violation}",
                 "the checksum matches, so it was written like this; readers will stop here",
             )
@@ -379,18 +381,18 @@ def _judge_data(batch: ScannedBatch, known: ModelProducer, log: ScannedLog, find
     expected = log.model.expected_sequence(header.producer_id, header.producer_epoch)
     if header.producer_epoch < known.producer_epoch:
         what = f"{writer}: a batch of this epoch after epoch {known.producer_epoch}"
-        findings.problem(batch.place, what, FENCED)
+        findings.problem(batch.location, what, FENCED)
     elif header.base_sequence not in (NO_SEQUENCE, expected):
         why = _why_skipped(header, known, log)
-        findings.tell(
+        findings.report(
             not why,
-            batch.place,
+            batch.location,
             f"{writer}: sequence {header.base_sequence} where {expected} was expected",
             why or _meaning_of_skip(header, expected),
         )
     if not header.is_transactional and known.first_offset != NO_OFFSET:
         findings.problem(
-            batch.place,
+            batch.location,
             f"{writer}: a non-transactional batch inside its transaction, open since offset "
             f"{known.first_offset}",
             "read_committed readers cannot tell to which transaction it belongs",
@@ -418,10 +420,10 @@ def _why_skipped(header: BatchHeader, known: ModelProducer, log: ScannedLog) -> 
 def _judge_marker(batch: ScannedBatch, marker: Marker, known: ModelProducer, findings: Findings) -> None:
     if batch.header.producer_epoch < known.producer_epoch:
         what = f"{_writer(batch)}: a marker of this epoch after epoch {known.producer_epoch}"
-        findings.problem(batch.place, what, FENCED)
+        findings.problem(batch.location, what, FENCED)
     if marker.coordinator_epoch < known.coordinator_epoch:
         findings.problem(
-            batch.place,
+            batch.location,
             f"{_writer(batch)}: a marker of coordinator epoch {marker.coordinator_epoch} after one of "
             f"{known.coordinator_epoch}",
             "a coordinator that had been replaced could write",

@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.check.findings import FindingKind, Findings, Place
+from fencepost.check.findings import FindingKind, Findings, Location
 from fencepost.check.meanings import DROPPED, FORGOTTEN, MISLED, UNKNOWN
 from fencepost.check.scan import ScannedLog, follow_producers, sizes_of
 from fencepost.check.sealed_files import MANIFEST
@@ -126,40 +126,40 @@ class SnapshotFiles:
         are_useless = (self._read(offset) is None for offset in self.offsets)
         if not self.knows_beginning and all(are_useless):
             what = "it is missing, damaged or of another log, and the log before it was deleted"
-            place = self._place(self.log.start_offset)
-            self.findings.problem(place, what, UNKNOWN, FindingKind.PRODUCERS_FORGOTTEN)
+            location = self._location(self.log.start_offset)
+            self.findings.problem(location, what, UNKNOWN, FindingKind.PRODUCERS_FORGOTTEN)
 
     def check(self) -> None:
         for offset in self.offsets:
             self._check_snapshot(offset)
 
     def _check_snapshot(self, offset: int) -> None:
-        log, place = self.log, self._place(offset)
+        log, location = self.log, self._location(offset)
         if offset > log.end_offset:
             what = f"taken at offset {offset}, but the log ends at {log.end_offset}"
             means = "the end of the log was lost after this was written"
-            self.findings.tell(log.was_closed, place, what, means)
+            self.findings.report(log.was_closed, location, what, means)
             return
         if offset < log.start_offset:
             what = f"taken at offset {offset}, but the log begins at {log.start_offset}"
             means = "a broker died while it deleted the beginning of the log; the next start removes this"
-            self.findings.tell(log.was_closed, place, what, means)
+            self.findings.report(log.was_closed, location, what, means)
             return
         expected = log.producers_at.get(offset)
         if expected is None:
-            self.findings.problem(place, f"no batch begins at offset {offset}", MISLED)
+            self.findings.problem(location, f"no batch begins at offset {offset}", MISLED)
             return
-        data = self.storage.read_file(place.file) or b""
+        data = self.storage.read_file(location.file) or b""
         torn = why_torn(data)
         if torn:  # as a loss of power may leave it
-            self.findings.tell(not log.may_be_torn, place, torn, DROPPED)
+            self.findings.report(not log.may_be_torn, location, torn, DROPPED)
             return
         if self.known.is_unlisted(offset):
-            self.findings.note(place, f"{MANIFEST} does not list it yet", DROPPED)
+            self.findings.note(location, f"{MANIFEST} does not list it yet", DROPPED)
             return
         foreign = why_foreign(data, offset, self.known)
         if foreign:
-            self.findings.problem(place, f"it was not written for this log: {foreign}", DROPPED)
+            self.findings.problem(location, f"it was not written for this log: {foreign}", DROPPED)
             return
         if not self.knows_beginning:
             return
@@ -170,20 +170,20 @@ class SnapshotFiles:
             if not (says is not None and log.has_gap(-1, offset) and is_newer(says, right)):
                 self._compare_producers(offset, producer_id, says, right)
 
-    def _place(self, offset: int) -> Place:
-        return Place(snapshot_file(self.log.directory, offset))
+    def _location(self, offset: int) -> Location:
+        return Location(snapshot_file(self.log.directory, offset))
 
     def _compare_producers(
         self, offset: int, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
     ) -> None:
         """Compare what the snapshot at this offset says of a producer with what is right."""
-        place = self._place(offset)
+        location = self._location(offset)
         if right is None:
-            self.findings.problem(place, f"producer {producer_id} wrote nothing before", MISLED)
+            self.findings.problem(location, f"producer {producer_id} wrote nothing before", MISLED)
         elif says is None:
             is_open = right.first_offset != NO_OFFSET
-            self.findings.tell(
-                is_open, place, f"producer {producer_id} is missing", MISLED if is_open else FORGOTTEN
+            self.findings.report(
+                is_open, location, f"producer {producer_id} is missing", MISLED if is_open else FORGOTTEN
             )
         elif says != right:
             differing = ", ".join(
@@ -192,8 +192,11 @@ class SnapshotFiles:
                 if mine != its
             )
             is_anew = says == self._begun_anew(offset, producer_id, right)
-            self.findings.tell(
-                not is_anew, place, f"producer {producer_id}: {differing}", FORGOTTEN if is_anew else MISLED
+            self.findings.report(
+                not is_anew,
+                location,
+                f"producer {producer_id}: {differing}",
+                FORGOTTEN if is_anew else MISLED,
             )
 
     def _begun_anew(self, offset: int, producer_id: int, right: ModelProducer) -> ModelProducer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
-from fencepost.check.findings import Findings, Place
+from fencepost.check.findings import Findings, Location
 from fencepost.check.scan import ScannedLog
 from fencepost.log_model.transactions import (
     FOLLOWERS,
@@ -42,23 +42,25 @@ def check_histories(histories: Histories, logs: list[ScannedLog], findings: Find
             _check_step(name, before, after, findings, is_direct=is_direct)
         if first.record is not None and first.record.state.is_complete and first.offset == 0:
             what = f"{name!r} is {first.record.state.title} and was never prepared"
-            findings.problem(Place(first.file, first.offset), what, IMPOSSIBLE)
+            findings.problem(Location(first.file, first.offset), what, IMPOSSIBLE)
         if last.record is not None and last.record.state.is_prepared:
-            findings.note(Place(last.file, last.offset), f"{name!r} is {last.record.state.title}", TO_FINISH)
+            findings.note(
+                Location(last.file, last.offset), f"{name!r} is {last.record.state.title}", TO_FINISH
+            )
 
 
 def _check_step(
     name: str, before: LoggedState, after: LoggedState, findings: Findings, *, is_direct: bool
 ) -> None:
     """`is_direct`: no record between the two was removed by compaction, or lost before a repair."""
-    was, now, place = before.record, after.record, Place(after.file, after.offset)
+    was, now, location = before.record, after.record, Location(after.file, after.offset)
     if was is None or now is None:
         return
     if is_direct and now.state not in FOLLOWERS[was.state]:
-        findings.problem(place, f"{name!r} is {now.state.title} after {was.state.title}", IMPOSSIBLE)
+        findings.problem(location, f"{name!r} is {now.state.title} after {was.state.title}", IMPOSSIBLE)
     if now.producer_id == was.producer_id and now.producer_epoch < lowest_epoch_after(was, now):
         what = f"{name!r} has producer epoch {now.producer_epoch} after {was.producer_epoch}"
-        findings.problem(place, what, IMPOSSIBLE)
+        findings.problem(location, what, IMPOSSIBLE)
 
 
 def check_markers(
@@ -88,10 +90,10 @@ def check_markers(
             has_every_decision=has_every_decision,
             has_every_marker=log is None or not log.covered,
         ):
-            tell(partition, log, disagreement, findings)
+            report_disagreement(partition, log, disagreement, findings)
 
 
-def tell(
+def report_disagreement(
     partition: TopicPartition, log: ScannedLog | None, disagreement: Disagreement, findings: Findings
 ) -> None:
     """What a disagreement in one partition means."""
@@ -100,7 +102,7 @@ def tell(
         assert decision is not None, "one of the two is there"
         at = decision.decided_by
         means = SPLIT if decision.result is TransactionResult.COMMIT else UNDECIDED
-        findings.problem(Place(at.file, at.offset), f"{disagreement} in {partition}", means)
+        findings.problem(Location(at.file, at.offset), f"{disagreement} in {partition}", means)
         return
     assert log is not None, "only a log holds markers"
     is_commit = marker.result is TransactionResult.COMMIT
@@ -110,7 +112,7 @@ def tell(
         means = "readers get records as committed, although no coordinator committed them"
     else:
         means = "an administrator aborted a hanging transaction, or its decision was lost"
-    findings.tell(decision is not None or is_commit, log.place(marker.offset), str(disagreement), means)
+    findings.report(decision is not None or is_commit, log.location(marker.offset), str(disagreement), means)
 
 
 def check_open(histories: Histories, logs: list[ScannedLog], findings: Findings) -> None:
@@ -125,7 +127,7 @@ def check_open(histories: Histories, logs: list[ScannedLog], findings: Findings)
         for producer_id, first_offset in log.model.open.items():
             if (log.partition, producer_id) not in expected:
                 findings.problem(
-                    log.place(first_offset),
+                    log.location(first_offset),
                     f"producer {producer_id} has a transaction open since this offset, and no coordinator "
                     "knows it",
                     HANGS,

@@ -9,7 +9,7 @@ import attrs
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Findings, Severity
-from fencepost.check.txn_consistency import SPLIT, UNDECIDED, tell
+from fencepost.check.txn_consistency import SPLIT, UNDECIDED, report_disagreement
 from fencepost.journal.journal import JournalSettings
 from fencepost.log_model.transactions import Disagreement, LoggedDecision, LoggedState
 from fencepost.protocol.errors import ErrorCode
@@ -62,8 +62,10 @@ def test_the_missing_marker_of_an_abort_splits_nothing() -> None:
     decided = LoggedState(None, "__transaction_state-0/0.log", 5, 0)
     abort = LoggedDecision("pay", 7, 0, TransactionResult.ABORT, True, True, decided, 0)
     findings = Findings()
-    tell(ORDERS, None, Disagreement(abort, None), findings)
-    tell(ORDERS, None, Disagreement(abort._replace(result=TransactionResult.COMMIT), None), findings)
+    report_disagreement(ORDERS, None, Disagreement(abort, None), findings)
+    report_disagreement(
+        ORDERS, None, Disagreement(abort._replace(result=TransactionResult.COMMIT), None), findings
+    )
     assert [finding.means for finding in findings.found] == [UNDECIDED, SPLIT]
 
 
