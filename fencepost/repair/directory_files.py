@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from fencepost.check.directory import vanished_logs
 from fencepost.check.scan import sizes_of
-from fencepost.check.sealed_files import CLEAN_FILE
 from fencepost.journal.catalogue import CATALOGUE_FILE, damaged_lines, why_incomplete
 from fencepost.journal.data_directory import (
     DEFAULT_CLUSTER_ID,
@@ -20,7 +19,7 @@ from fencepost.journal.data_directory import (
 )
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.layouts import is_kafka
-from fencepost.journal.manifest import SyncedSegment, decode_clean_mark, encode_json
+from fencepost.journal.manifest import CLEAN_FILE, SyncedSegment, decode_clean_mark, encode_json
 from fencepost.journal.storage import NotADataDirectory, StorageReader, parse_directory_name
 from fencepost.protocol.terms import METADATA_PARTITION, TopicPartition
 from fencepost.repair.plan import Plan

@@ -21,11 +21,11 @@ from fencepost.protocol.terms import (
 from fencepost.repair import metadata
 from fencepost.repair.coordinator_records import CoordinatorRecords
 from fencepost.repair.directory_files import check_directory_files, distrust_clean_mark, vanished_partitions
+from fencepost.repair.expected_logs import ExpectedLog, belongs_to, expected_log
 from fencepost.repair.outcomes import Evidence, model_of
-from fencepost.repair.plan import LogPlan, Plan
+from fencepost.repair.plan import DamageReport, LogPlan, Plan
 from fencepost.repair.salvage import SalvagedLog, correct_epochs, is_compacted, last_epoch, salvage
 from fencepost.repair.unlisted import are_own
-from fencepost.repair.witnesses import Witness, kind_of, witness_of
 
 
 class MisplacedDirectories(StorageError):
@@ -131,46 +131,46 @@ class _LogReader:
         inventory = self.inventory
         known = inventory.cluster.leaders.get(partition)
         known_id = NO_TOPIC_ID if known is None else known.topic_id
-        witness = self._witness(partition, known_id=known_id)
-        log = self._salvaged(partition, witness)
-        plan = inventory.logs[partition] = LogPlan(log, topic_id=witness.topic_id)
-        unlisted = witness.bounds.unlisted(sizes_of(self.storage, str(partition)))
+        expected = self._expected(partition, known_id=known_id)
+        log = self._salvaged(partition, expected)
+        plan = inventory.logs[partition] = LogPlan(log, topic_id=expected.topic_id)
+        unlisted = expected.bounds.unlisted(sizes_of(self.storage, str(partition)))
         if unlisted:
-            witness = self._doubt_manifest(plan, witness, unlisted)
+            expected = self._doubt_manifest(plan, expected, unlisted)
             log = plan.log
         if partition == METADATA_PARTITION:
             inventory.cluster = metadata.follow(self.storage, log)
         if partition.topic in INTERNAL_TOPICS:
             inventory.coordinators.read(self.storage, log)
         self._check_end(log)
-        plan.start_offset = witness.bounds.start
-        if witness.bad_log_start is not None:
-            self.plan.rewrite_log_start(plan, witness.bad_log_start)
+        plan.start_offset = expected.bounds.start
+        if expected.bad_log_start is not None:
+            self.plan.rewrite_log_start(plan, expected.bad_log_start)
         inventory.evidence.learn_markers(log)
         plan.model, plan.last_epoch, plan.is_compacted = model_of(log), last_epoch(log), is_compacted(log)
         if not log.is_altered and log.torn is None:
             log.forget_batches()  # a directory may hold more than memory does
 
-    def _witness(
+    def _expected(
         self, partition: TopicPartition, *, known_id: bytes, believes_manifest: bool = True
-    ) -> Witness:
+    ) -> ExpectedLog:
         closed = self.inventory.closed.get(str(partition))
-        return witness_of(
+        return expected_log(
             self.storage, partition, closed, known_id=known_id, believes_manifest=believes_manifest
         )
 
-    def _salvaged(self, partition: TopicPartition, witness: Witness) -> SalvagedLog:
-        belongs = kind_of(partition, self.inventory.cluster)
-        log = salvage(self.storage, partition, witness.bounds, belongs)
+    def _salvaged(self, partition: TopicPartition, expected: ExpectedLog) -> SalvagedLog:
+        belongs = belongs_to(partition, self.inventory.cluster)
+        log = salvage(self.storage, partition, expected.bounds, belongs)
         correct_epochs(self.storage, log, self.inventory.newest_epoch(partition))
         return log
 
-    def _doubt_manifest(self, plan: LogPlan, believed: Witness, unlisted: list[int]) -> Witness:
+    def _doubt_manifest(self, plan: LogPlan, believed: ExpectedLog, unlisted: list[int]) -> ExpectedLog:
         """Either the last segments are not of this log, or its manifest is not. Read the log without the
         manifest, and return what the other small files say, if the segments were written here.
         """
         partition = plan.log.partition
-        doubting = self._witness(partition, known_id=plan.topic_id, believes_manifest=False)
+        doubting = self._expected(partition, known_id=plan.topic_id, believes_manifest=False)
         log = self._salvaged(partition, doubting)
         if not are_own(self.storage, log, unlisted):
             return believed
@@ -191,11 +191,13 @@ class _LogReader:
             distrust_clean_mark(self.plan, because, saved="it is set aside, and all records are kept")
         if log.torn is not None and closed is not None:
             log.segments[-1].is_altered = True
-            self.plan.report(
-                log.torn.file,
-                "bytes after the end",
-                "the log was closed cleanly before these bytes",
-                stake="nothing",
-                saved="they are cut off",
-                span=(log.torn.first_byte, log.torn.end_byte),
+            self.plan.damages.append(
+                DamageReport(
+                    log.torn.file,
+                    "bytes after the end",
+                    "the log was closed cleanly before these bytes",
+                    stake="nothing",
+                    saved="they are cut off",
+                    span=(log.torn.first_byte, log.torn.end_byte),
+                )
             )

@@ -14,11 +14,11 @@ from fencepost.protocol.terms import (
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
+from fencepost.repair.expected_logs import expected_log
 from fencepost.repair.inventory import Inventory
 from fencepost.repair.outcomes import model_of, settle_lost
-from fencepost.repair.plan import LogPlan, Plan
+from fencepost.repair.plan import DamageReport, LogPlan, Plan
 from fencepost.repair.salvage import LossKind, LostRange, SalvagedLog
-from fencepost.repair.witnesses import witness_of
 
 # What is at stake in an internal topic, and what the repair does.
 _STAKES: Final = {
@@ -47,7 +47,7 @@ def find_missing_logs(storage: StorageReader, inventory: Inventory, plan: Plan) 
         since = inventory.cluster.topics[leadership.topic_id].created_ms
         decisions = [each for here in decided.get(partition, {}).values() for each in here]
         markers = sum(each.is_complete and each.decided_ms >= since for each in decisions)
-        bounds = witness_of(storage, partition, inventory.closed.get(str(partition))).bounds
+        bounds = expected_log(storage, partition, inventory.closed.get(str(partition))).bounds
         end = max(markers, bounds.start, bounds.promised)
         if partition in inventory.vanished or end:
             # At least one offset, so that the log says that something is lost.
@@ -64,7 +64,7 @@ def begin_again(inventory: Inventory, plan: Plan, partition: TopicPartition, end
     else:
         stakes = (f"all records of {partition}", "the log begins again, empty")
         stake, saved = _STAKES.get(partition.topic, stakes)
-        plan.report(lost.file, lost.kind.value, lost.because, stake=stake, saved=saved)
+        plan.damages.append(DamageReport(lost.file, lost.kind.value, lost.because, stake=stake, saved=saved))
     new, known = LogPlan(log, is_new=True), inventory.logs.get(partition)
     if known is not None:
         # The journal refuses the new log as well if its log start is damaged.
@@ -96,7 +96,7 @@ def _report_lost(plan: Plan, partition: TopicPartition, lost: LostRange, *, name
         stake = f"all records of {partition}: at least those at offsets {lost.start} to {lost.end - 1}"
         saved = f"its next record gets offset {lost.end}"
         stake, saved = _STAKES.get(partition.topic, (stake, saved))
-        plan.report(lost.file, lost.kind.value, lost.because, stake=stake, saved=saved)
+        plan.damages.append(DamageReport(lost.file, lost.kind.value, lost.because, stake=stake, saved=saved))
         return
     span = (lost.first_byte, lost.end_byte) if lost.end_byte > lost.first_byte else None
     last = lost.end - 1
@@ -110,8 +110,10 @@ def _report_lost(plan: Plan, partition: TopicPartition, lost: LostRange, *, name
         offsets = (lost.start, last)
         if names:
             stake += f": {', '.join(names)}"
-    plan.report(
-        lost.file, lost.kind.value, lost.because, stake=stake, saved=saved, offsets=offsets, span=span
+    plan.damages.append(
+        DamageReport(
+            lost.file, lost.kind.value, lost.because, stake=stake, saved=saved, offsets=offsets, span=span
+        )
     )
 
 
@@ -119,7 +121,9 @@ def _report_rest(plan: Plan, log: SalvagedLog) -> None:
     """What a log had that no record needs."""
     for text in log.corrected:
         because = "the checksum does not cover it"
-        plan.report(text, "damaged header", because, stake="nothing", saved="it is corrected")
+        plan.damages.append(
+            DamageReport(text, "damaged header", because, stake="nothing", saved="it is corrected")
+        )
     for file in log.replaced:
         plan.notes.append(f"{file}: a cleaned segment has taken its place, and the next start removes it")
     for file in log.unsynced:
@@ -128,7 +132,9 @@ def _report_rest(plan: Plan, log: SalvagedLog) -> None:
         )
     for file, because in log.strays.items():
         stake = "its batches are in another file, or are lost"
-        plan.report(file, "misplaced segment", because, stake=stake, saved="it is set aside")
+        plan.damages.append(
+            DamageReport(file, "misplaced segment", because, stake=stake, saved="it is set aside")
+        )
     if log.torn is not None and not log.is_altered:
         plan.notes.append(
             f"{log.torn.file}: bytes {log.torn.first_byte} to {log.torn.end_byte - 1} are a torn tail, "

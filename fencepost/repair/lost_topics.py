@@ -12,7 +12,7 @@ from fencepost.protocol.terms import (
 )
 from fencepost.repair import metadata
 from fencepost.repair.inventory import Inventory
-from fencepost.repair.plan import LogPlan, Plan
+from fencepost.repair.plan import DamageReport, LogPlan, Plan
 from fencepost.repair.salvage import LossKind, SalvagedLog
 
 
@@ -79,16 +79,18 @@ def _set_aside(inventory: Inventory, plan: Plan, topic: str, partitions: list[To
         if key not in inventory.logs:
             because = "its files are gone, and the metadata no longer knows it"
             kind, stake = LossKind.MISSING_PARTITION.value, f"all records of {key}"
-            plan.report(str(key), kind, because, stake=stake, saved="nothing")
+            plan.damages.append(DamageReport(str(key), kind, because, stake=stake, saved="nothing"))
             continue
         end = inventory.logs[key].log.end_offset
         plan.aside.append(str(key))
-        plan.report(
-            str(key),
-            "lost topic",
-            "the metadata no longer knows it",
-            stake=f"the records at offsets up to {end - 1} of {key}",
-            saved=f"its files are set aside; to get the topic back, rename the directory to {key} and run "
-            f"`fencepost repair {plan.location} --write --adopt {topic}`",
+        plan.damages.append(
+            DamageReport(
+                str(key),
+                "lost topic",
+                "the metadata no longer knows it",
+                stake=f"the records at offsets up to {end - 1} of {key}",
+                saved=f"its files are set aside; to get the topic back, rename the directory to {key} and "
+                f"run `fencepost repair {plan.location} --write --adopt {topic}`",
+            )
         )
         inventory.logs[key] = LogPlan(SalvagedLog(key))

@@ -14,19 +14,19 @@ from fencepost.repair.outcomes import Settled
 from fencepost.repair.salvage import SalvagedLog
 
 
-@attrs.frozen(kw_only=True)
-class DamagedPlace:
+@attrs.frozen
+class DamageReport:
     """One damaged place: where, what, what is at stake, and what the repair saves."""
 
     file: str
     kind: str
     because: str
-    offsets: tuple[int, int] | None = None
+    stake: str = attrs.field(kw_only=True)
+    saved: str = attrs.field(kw_only=True)
+    offsets: tuple[int, int] | None = attrs.field(default=None, kw_only=True)
     """First and last lost offset."""
-    bytes: tuple[int, int] | None = None
+    span: tuple[int, int] | None = attrs.field(default=None, kw_only=True)
     """First damaged byte, and the one after the last."""
-    at_stake: str
-    saved: str
 
 
 @attrs.define(eq=False)
@@ -63,7 +63,7 @@ class Plan:
     """What is done to a data directory."""
 
     location: str
-    damages: list[DamagedPlace] = attrs.Factory(list[DamagedPlace])
+    damages: list[DamageReport] = attrs.Factory(list[DamageReport])
     notes: list[str] = attrs.Factory(list[str])
     logs: list[LogPlan] = attrs.Factory(list[LogPlan])
     aside: list[str] = attrs.Factory(list[str])
@@ -78,33 +78,9 @@ class Plan:
         """Whether there is anything to write."""
         return bool(self.logs or self.aside or self.files)
 
-    def report(
-        self,
-        file: str,
-        kind: str,
-        because: str,
-        *,
-        stake: str,
-        saved: str,
-        offsets: tuple[int, int] | None = None,
-        span: tuple[int, int] | None = None,
-    ) -> None:
-        """Add a damaged place; `offsets` and `span` are its `offsets` and `bytes`."""
-        self.damages.append(
-            DamagedPlace(
-                file=file,
-                kind=kind,
-                because=because,
-                offsets=offsets,
-                bytes=span,
-                at_stake=stake,
-                saved=saved,
-            )
-        )
-
     def report_derived(self, file: str, because: str, *, stake: str, saved: str) -> None:
         """Add a damaged file other than a log: it is written again, or set aside."""
-        self.report(file, "damaged derived file", because, stake=stake, saved=saved)
+        self.damages.append(DamageReport(file, "damaged derived file", because, stake=stake, saved=saved))
 
     def rewrite_log_start(self, log: LogPlan, because: str) -> None:
         """Write the log start offset of a partition again: its file is damaged or wrong."""

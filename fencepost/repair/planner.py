@@ -6,7 +6,7 @@ Rule: nothing is written here. The same plan is the report of a dry run and the 
 # Theory of operation
 #
 #     inventory     every log, batch by batch around its damage (salvage.py), between the bounds that its
-#                   small files promise (witnesses.py), and what the intact records prove
+#                   small files promise (expected_logs.py), and what the intact records prove
 #                   (coordinator_records.py, outcomes.py)
 #     lost topics   topics that the metadata has lost are put back into it, or their directories set aside
 #     losses        logs that are gone begin again; markers take the place of lost ones

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencepost.repair.plan import DamagedPlace, Plan
+from fencepost.repair.plan import DamageReport, Plan
 
 
 def in_words(plan: Plan, asides: list[str] | None) -> list[str]:
@@ -17,12 +17,12 @@ def in_words(plan: Plan, asides: list[str] | None) -> list[str]:
     return lines
 
 
-def _damage_in_words(damage: DamagedPlace) -> list[str]:
-    where = damage.file if damage.bytes is None else f"{damage.file}, bytes {_span(damage.bytes)}"
+def _damage_in_words(damage: DamageReport) -> list[str]:
+    where = damage.file if damage.span is None else f"{damage.file}, bytes {_span(damage.span)}"
     return [
         f"{damage.kind}: {where}",
         f"    found     {damage.because}",
-        f"    at stake  {damage.at_stake}",
+        f"    at stake  {damage.stake}",
         f"    saved     {damage.saved}",
     ]
 
@@ -43,9 +43,9 @@ def as_facts(plan: Plan, asides: list[str] | None) -> dict[str, Any]:
                 "because": damage.because,
                 "first_offset": None if damage.offsets is None else damage.offsets[0],
                 "last_offset": None if damage.offsets is None else damage.offsets[1],
-                "first_byte": None if damage.bytes is None else damage.bytes[0],
-                "end_byte": None if damage.bytes is None else damage.bytes[1],
-                "at_stake": damage.at_stake,
+                "first_byte": None if damage.span is None else damage.span[0],
+                "end_byte": None if damage.span is None else damage.span[1],
+                "at_stake": damage.stake,
                 "saved": damage.saved,
             }
             for damage in plan.damages

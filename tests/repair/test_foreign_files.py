@@ -17,10 +17,10 @@ from fencepost.journal.storage import DamagedLog, ReplacedFile
 from fencepost.log_model.partitions import ModelProducer
 from fencepost.protocol.batches import read_header
 from fencepost.protocol.records import build_data_batch
+from fencepost.repair.expected_logs import expected_log
 from fencepost.repair.perform import perform
 from fencepost.repair.planner import make_plan
 from fencepost.repair.salvage import salvage
-from fencepost.repair.witnesses import witness_of
 from tests.broker.requests import ORDERS
 from tests.check.directories import (
     OFFSETS_LOG,
@@ -294,5 +294,5 @@ def test_two_swapped_snapshots_of_one_log_are_set_aside(
 
 def salvaged_producers(disk: Directory) -> dict[int, ModelProducer]:
     mark = decode_clean_mark(disk.get(CLEAN_FILE)) if disk.read_file(CLEAN_FILE) else {}
-    witness = witness_of(disk, ORDERS, mark.get(str(ORDERS)))
+    witness = expected_log(disk, ORDERS, mark.get(str(ORDERS)))
     return salvage(disk, ORDERS, witness.bounds, lambda _header, _batch: True).producers

@@ -317,7 +317,7 @@ def test_a_lost_offset_is_an_older_offset() -> None:
     story, storage = stopped(tell)
     damage(storage, offsets_log_of("group"), 2)
     plan, after = repaired(story)
-    assert [each.at_stake for each in plan.damages] == [
+    assert [each.stake for each in plan.damages] == [
         "offsets that groups committed there: the groups continue at older offsets and repeat records: group"
     ]
     assert after.offset("group").offset == 3

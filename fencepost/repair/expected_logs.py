@@ -1,7 +1,7 @@
-"""What is known of a log before it is read: the offsets that its small files promise, and which records it
-can hold.
+"""What is known of a log before it is read: the offsets that its witnesses (manifest, checkpoint, log start
+and the mark of a clean stop) promise, and which records it can hold.
 
-Rule: a damaged small file proves nothing.
+Rule: a damaged witness proves nothing.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ from fencepost.protocol.transaction_log import read_transactions
 from fencepost.repair.salvage import Belongs, Bounds
 
 
-class Witness(NamedTuple):
-    """What the small files of a partition say, and why the log start cannot be read, if it cannot."""
+class ExpectedLog(NamedTuple):
+    """What the witnesses of a partition say about its log."""
 
     bounds: Bounds
     bad_log_start: str | None
+    """Why the log start cannot be read, if it cannot."""
     topic_id: bytes
     """In its manifest, or in its log start if the metadata has no such topic; NO_TOPIC_ID if unknown."""
 
 
-def kind_of(partition: TopicPartition, cluster: ClusterModel) -> Belongs:
-    """How to tell the batches of an internal topic from those of other logs: their records can be read, and
-    the names in them hash to this partition. Data may be anything.
+def belongs_to(partition: TopicPartition, cluster: ClusterModel) -> Belongs:
+    """How to distinguish the batches of an internal topic from those of other logs: their records can be
+    read, and the names in them hash to this partition. Data may be anything.
     """
     names_in = _NAMES_IN.get(partition.topic)
     if names_in is None:
@@ -99,15 +100,15 @@ _NAMES_IN: Final[Mapping[str, Callable[[bytes, BatchHeader], list[str]]]] = {
 }
 
 
-def witness_of(
+def expected_log(
     storage: StorageReader,
     partition: TopicPartition,
     closed: SyncedSegment | None,
     *,
     known_id: bytes = NO_TOPIC_ID,
     believes_manifest: bool = True,
-) -> Witness:
-    """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file.
+) -> ExpectedLog:
+    """What the remaining witnesses say. A manifest's log start is a lower bound, and so is the oldest file.
     `closed` is the last segment in the mark of a clean stop, `known_id` the id of the topic in the metadata.
     Without `believes_manifest`, nothing counts of the manifest but its topic id and boot. ReplacedFile if a
     log file is not the one that was written here.
@@ -151,7 +152,7 @@ def witness_of(
         | {base: known.summary.end_offset for base, known in described.items()},
         snapshots=known_snapshots(manifest, closed, boot_id=storage.boot_id),
     )
-    return Witness(bounds, bad_log_start, topic_id)
+    return ExpectedLog(bounds, bad_log_start, topic_id)
 
 
 def _manifest(storage: StorageReader, directory: str) -> Manifest | None:
