@@ -4,12 +4,14 @@ Rule: every partition of a subscribed topic is assigned to exactly one member th
 or, while it moves between two members, to none.
 """
 
-# The coordinator only collects subscriptions and passes shares on; one member, the leader, runs an assignor
-# over all subscriptions. An assignor is pure: two leaders that see the same subscriptions decide alike.
+# The coordinator only collects subscriptions and passes assignments on; one member, the leader, runs an
+# assignor over all subscriptions. An assignor is pure: two leaders that see the same subscriptions decide
+# alike.
 #
-# Eager and cooperative. With `range` every member gives up all partitions before it joins, so any new share
-# is safe. With `cooperative-sticky` (KIP-429) members keep reading during a rebalance, so a partition may be
-# given to its next owner only after its present owner has stopped. That takes two generations:
+# Eager and cooperative. With `range` every member gives up all partitions before it joins, so any new
+# assignment is safe. With `cooperative-sticky` (KIP-429) members keep reading during a rebalance, so a
+# partition may be given to its next owner only after its present owner has stopped. That takes two
+# generations:
 #
 #     generation 1         A owns 0 1 2 3, B has just joined
 #     generation 2         A is given 0 1, B nothing: A revokes 2 and 3 and joins again
@@ -45,10 +47,10 @@ class SubscribedMember:
         return (self.group_instance_id is None, self.group_instance_id or self.member_id)
 
 
-Shares = dict[str, list[TopicPartition]]
+Assignments = dict[str, list[TopicPartition]]
 """The partitions of each member, by member id."""
 
-Assign = Callable[[Iterable[SubscribedMember], Mapping[str, int]], Shares]
+Assign = Callable[[Iterable[SubscribedMember], Mapping[str, int]], Assignments]
 
 
 @attrs.frozen(kw_only=True)
@@ -69,36 +71,36 @@ class Assignor:
 # --- range ------------------------------------------------------------------------------------------------
 
 
-def assign_ranges(members: Iterable[SubscribedMember], partition_counts: Mapping[str, int]) -> Shares:
+def assign_ranges(members: Iterable[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignments:
     """Topic by topic, each member gets consecutive partitions; the first members get one more if needed
     (RangeAssignor). Members that read two topics with equally many partitions get the same partition numbers
     of both.
     """
     in_order = sorted(members, key=lambda member: member.order)
-    shares: Shares = {member.member_id: [] for member in in_order}
+    assignments: Assignments = {member.member_id: [] for member in in_order}
     for topic, count in sorted(partition_counts.items()):
         readers = [member.member_id for member in in_order if topic in member.subscription.topics]
         first = 0
         for rank, member_id in enumerate(readers):
             size = count // len(readers) + (rank < count % len(readers))
-            shares[member_id] += [TopicPartition(topic, number) for number in range(first, first + size)]
+            assignments[member_id] += [TopicPartition(topic, number) for number in range(first, first + size)]
             first += size
-    return shares
+    return assignments
 
 
 # --- cooperative-sticky -----------------------------------------------------------------------------------
 
 
-def assign_sticky(members: Iterable[SubscribedMember], partition_counts: Mapping[str, int]) -> Shares:
+def assign_sticky(members: Iterable[SubscribedMember], partition_counts: Mapping[str, int]) -> Assignments:
     """Each member keeps its partitions as far as balance allows; a partition that moves stays unassigned
     until its owner has revoked it (CooperativeStickyAssignor.adjustAssignment).
     """
     in_order = sorted(members, key=lambda member: member.order)
     owners = _owners(in_order)
-    shares = _balanced(in_order, partition_counts, owners)
+    assignments = _balanced(in_order, partition_counts, owners)
     return {
-        member_id: sorted(where for where in share if owners.get(where, member_id) == member_id)
-        for member_id, share in shares.items()
+        member_id: sorted(where for where in assignment if owners.get(where, member_id) == member_id)
+        for member_id, assignment in assignments.items()
     }
 
 
@@ -130,46 +132,46 @@ def _generation_of(subscription: MemberSubscription) -> int:
 def _balanced(
     members: list[SubscribedMember], partition_counts: Mapping[str, int], owners: Mapping[TopicPartition, str]
 ) -> dict[str, set[TopicPartition]]:
-    """Shares that no single move makes more equal: owned partitions first, then each free one to the member
-    with the fewest, then moves from members with more to members with fewer.
+    """Assignments that no single move makes more equal: owned partitions first, then each free one to the
+    member with the fewest, then moves from members with more to members with fewer.
     """
     readers = {
         topic: [member.member_id for member in members if topic in member.subscription.topics]
         for topic in sorted(partition_counts)
     }
-    shares: dict[str, set[TopicPartition]] = {member.member_id: set() for member in members}
+    assignments: dict[str, set[TopicPartition]] = {member.member_id: set() for member in members}
     free: list[TopicPartition] = []
     for topic, of_topic in readers.items():
         for number in range(partition_counts[topic] if of_topic else 0):
             where = TopicPartition(topic, number)
             owner = owners.get(where)
             if owner in of_topic:
-                shares[owner].add(where)
+                assignments[owner].add(where)
             else:
                 free.append(where)
     # Partitions with few possible readers first: those with many can still balance the rest.
     for where in sorted(free, key=lambda where: (len(readers[where.topic]), where)):
-        taker = min(readers[where.topic], key=lambda member_id: len(shares[member_id]))
-        shares[taker].add(where)
-    while (move := _leveling_move(shares, readers)) is not None:
+        taker = min(readers[where.topic], key=lambda member_id: len(assignments[member_id]))
+        assignments[taker].add(where)
+    while (move := _leveling_move(assignments, readers)) is not None:
         where, giver, taker = move
-        shares[giver].remove(where)
-        shares[taker].add(where)
-    return shares
+        assignments[giver].remove(where)
+        assignments[taker].add(where)
+    return assignments
 
 
 def _leveling_move(
-    shares: Mapping[str, set[TopicPartition]], readers: Mapping[str, list[str]]
+    assignments: Mapping[str, set[TopicPartition]], readers: Mapping[str, list[str]]
 ) -> tuple[TopicPartition, str, str] | None:
     """A partition, its member, and another member with at least two partitions fewer. Each such move makes
-    the shares more equal, so the moves come to an end.
+    the assignments more equal, so the moves come to an end.
     """
-    for giver, share in sorted(shares.items(), key=lambda entry: -len(entry[1])):
-        topics = {where.topic for where in share}
-        takers = {min(readers[topic], key=lambda taker: len(shares[taker])) for topic in topics}
-        taker = min(takers, key=lambda taker: (len(shares[taker]), taker), default=giver)
-        if len(shares[giver]) - len(shares[taker]) >= 2:
-            return max(where for where in share if taker in readers[where.topic]), giver, taker
+    for giver, assignment in sorted(assignments.items(), key=lambda entry: -len(entry[1])):
+        topics = {where.topic for where in assignment}
+        takers = {min(readers[topic], key=lambda taker: len(assignments[taker])) for topic in topics}
+        taker = min(takers, key=lambda taker: (len(assignments[taker]), taker), default=giver)
+        if len(assignments[giver]) - len(assignments[taker]) >= 2:
+            return max(where for where in assignment if taker in readers[where.topic]), giver, taker
     return None
 
 
@@ -183,3 +185,8 @@ ASSIGNORS: Final[dict[str, Assignor]] = {
     )
 }
 """The assignors that `partition_assignment_strategy` can name."""
+
+
+def are_cooperative(names: Iterable[str]) -> bool:
+    """Whether all of these assignors are cooperative: a group may choose any that its members have."""
+    return all(ASSIGNORS[name].is_cooperative for name in names)

@@ -1,4 +1,4 @@
-"""A consumer as a member of its group: how it joins, stays, takes its share of the partitions, and leaves.
+"""A consumer as a member of its group: how it joins, stays, adopts its assignment, and leaves.
 
 Rule: states move by MEMBER_STATES alone. Nothing here waits: requests leave through `calls`; `call` names the
 callback that the application must run, and `returned` confirms it.
@@ -7,8 +7,9 @@ callback that the application must run, and `returned` confirms it.
 # Theory of operation
 # -------------------
 #
-# The coordinator, a broker, numbers the generations of a group. In each generation every member has a share
-# of the partitions, and commits of an earlier generation are rejected. A member moves around this circle:
+# The coordinator, a broker, numbers the generations of a group. In each generation every member has an
+# assignment of partitions, and commits of an earlier generation are rejected. A member moves around this
+# circle:
 #
 #     UNJOINED --poll--> REVOKING --callback returned--> JOINING --JoinGroup--> SYNCING --SyncGroup--> SYNCED
 #                           ^                                                                             |
@@ -17,8 +18,8 @@ callback that the application must run, and `returned` confirms it.
 #                       REJOINING <--------- the group rebalances --------- STABLE <--callback-- ASSIGNING
 #
 # * JoinGroup carries the subscription of the member. The coordinator answers when all members have joined,
-#   and sends one of them, the leader, all subscriptions. The leader runs an assignor (assignors.py) and
-#   returns the shares in its SyncGroup; the reply to SyncGroup gives each member its own share.
+#   and sends one of them, the leader, all subscriptions. The leader assigns the partitions (group_leader.py)
+#   and sends all assignments in its SyncGroup; the reply to SyncGroup gives each member its own.
 # * Heartbeats show that the member is alive, and their replies report a rebalance. They continue while the
 #   application processes records, so they need no call by the application.
 # * Everything that changes what the application reads happens inside its poll(): the member joins only there,
@@ -44,7 +45,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.client.assignors import ASSIGNORS, Assignor, SubscribedMember
+from fencepost.client.assignors import ASSIGNORS, Assignor, are_cooperative
 from fencepost.client.errors import (
     CommitFailed,
     Failure,
@@ -54,6 +55,7 @@ from fencepost.client.errors import (
     WrongState,
     refused,
 )
+from fencepost.client.group_leader import GroupLeader, assign
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.member_states import (
     CALLING,
@@ -69,13 +71,7 @@ from fencepost.client.metadata import CoordinatorOf
 from fencepost.client.retries import CallNumber, FinishedCall, PendingCalls
 from fencepost.client.settings import JOIN_GROUP_TIMEOUT_LAPSE_MS, LEAVE_TIMEOUT_MS, ConsumerSettings
 from fencepost.protocol import messages as m
-from fencepost.protocol.consumer_protocol import (
-    MemberSubscription,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
+from fencepost.protocol.consumer_protocol import MemberSubscription, decode_assignment, encode_subscription
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.fork import Shared
 from fencepost.protocol.terms import (
@@ -153,22 +149,19 @@ class GroupMember:
     _heartbeat_call: CallNumber | None = None
     _heartbeat_at: int = attrs.field(init=False)
     _joined: m.JoinGroupReply | None = None
-    """Of a leader that waits for metadata."""
+    """The reply to JoinGroup, of a leader that waits for metadata."""
     _joined_topics: tuple[str, ...] = ()
-    _share: tuple[TopicPartition, ...] = ()
-    """Of SYNCED: adopted by the next poll()."""
+    _assignment: tuple[TopicPartition, ...] = ()
+    """The last one in a reply to SyncGroup; a poll() in SYNCED adopts it."""
     _pending: tuple[RebalanceCall, ...] = ()
-    _kept_input: MemberInput | None = None
+    _deferred_event: MemberInput | None = None
     """An event during a callback."""
-    _counts: dict[str, int] | None = None
-    """The partition counts that a leader used."""
-    _refresh_at: int = attrs.field(init=False)
-    _share_again_at: int | None = None
-    """Of a leader that has withheld partitions."""
+    _leader: GroupLeader | None = None
+    """Of a member that has assigned the partitions of its generation."""
 
     def __attrs_post_init__(self) -> None:
         self.metadata = self._non_member
-        self._heartbeat_at = self._refresh_at = self._polled_at
+        self._heartbeat_at = self._polled_at
 
     @property
     def awaits_metadata(self) -> bool:
@@ -178,7 +171,7 @@ class GroupMember:
     @property
     def used_topics(self) -> set[str]:
         """The topics of the subscription; of a leader, those of all members."""
-        return {*self.topics, *(self._counts or ())}
+        return {*self.topics, *(() if self._leader is None else self._leader.counts)}
 
     @property
     def group_id(self) -> str:
@@ -199,11 +192,6 @@ class GroupMember:
             group_id=self.group_id, group_instance_id=self._settings.group_instance_id
         )
 
-    @property
-    def _is_cooperative(self) -> bool:
-        """Whether all assignors of this member are cooperative: the group may choose any of them."""
-        return all(assignor.is_cooperative for assignor in self._assignors)
-
     # --- calls of the application ---------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str]) -> None:
@@ -213,7 +201,9 @@ class GroupMember:
             self._calls.cluster.want(topic)
 
     def poll(self, now: int) -> None:
-        """The application polls: joins or adopts the share if that is due; `call` is the callback to run."""
+        """The application polls: joins or adopts the assignment if that is due; `call` is the callback to
+        run.
+        """
         self._polled_at = now
         before = self.state
         self._move(_I.POLL)
@@ -248,7 +238,7 @@ class GroupMember:
         if self.state is not _S.ASSIGNING:
             self.assigned = tuple(where for where in self.assigned if where not in done.partitions)
         elif done.event is RebalanceEvent.REVOKED:
-            self.assigned = self._share
+            self.assigned = self._assignment
         self._go_on_if_returned(now)
 
     def _go_on_if_returned(self, now: int) -> None:
@@ -263,8 +253,8 @@ class GroupMember:
             self._join()
         elif self.state is _S.LEFT:
             self._send_leave(now)
-        elif self._kept_input is not None:  # STABLE, but the group has changed meanwhile
-            self._apply_event(self._kept_input)
+        elif self._deferred_event is not None:  # STABLE, but the group has changed meanwhile
+            self._apply_event(self._deferred_event)
 
     @property
     def needs_poll(self) -> bool:
@@ -334,15 +324,14 @@ class GroupMember:
         """Applies an event of the group; ignored in states where it cannot happen."""
         if event not in MEMBER_STATES[self.state]:
             return
-        kept, self._kept_input = self._kept_input, None
+        kept, self._deferred_event = self._deferred_event, None
         self._move(event)
         if self.state is _S.ASSIGNING:
             # A refused heartbeat is raised by poll(); the rebalance that waits for the callback remains.
-            self._kept_input = kept if event is _I.REFUSED else event
+            self._deferred_event = kept if event is _I.REFUSED else event
         if event is _I.EXPELLED:
             self.generation_id = NO_GENERATION
-            self._counts = None
-            self._share_again_at = None
+            self._leader = None
 
     # --- what happens ---------------------------------------------------------------------------------------
 
@@ -360,7 +349,7 @@ class GroupMember:
             elif isinstance(finished.body, m.JoinGroupReply):
                 self._take_generation(finished.body, now)
             else:
-                self._take_share(finished.body)
+                self._take_assignment(finished.body)
         elif number == self._leave_call:
             self._leave_call = None  # this member is gone, whatever the reply
         else:
@@ -396,7 +385,7 @@ class GroupMember:
         event, partitions = RebalanceEvent.REVOKED, self.assigned
         if self.generation_id == NO_GENERATION:
             event = RebalanceEvent.LOST
-        elif self._is_cooperative:
+        elif are_cooperative(self._settings.partition_assignment_strategy):
             partitions = tuple(where for where in partitions if where.topic not in self.topics)
         return (RebalanceCall(event, partitions),) if partitions else ()
 
@@ -423,7 +412,8 @@ class GroupMember:
             MemberSubscription(
                 topics=self.topics,
                 owned=self.assigned,
-                # The generation in which they were adopted, not the newest: an unused share is not owned.
+                # The generation in which they were adopted, not the newest: until it is adopted, an
+                # assignment owns nothing.
                 generation_id=generation_id,
                 user_data=assignor.user_data(generation_id),
             )
@@ -439,51 +429,21 @@ class GroupMember:
         self.member_id, self.generation_id = reply.member_id, reply.generation_id
         self._heartbeat_at = now + self._settings.heartbeat_interval_ms
         self._move(_I.JOINED)
-        self._counts = None
-        self._share_again_at = None
+        self._leader = None
         self._joined = reply
         if reply.leader != reply.member_id:
             self._sync(reply, ())
 
-    # --- leading --------------------------------------------------------------------------------------------
-
     def _lead(self, reply: m.JoinGroupReply, now: int) -> None:
         """Assigns the partitions, once the metadata of all topics is known."""
-        cluster = self._calls.cluster
         try:
-            members = _subscribed_members(reply.members)
+            assigned = assign(reply, self._calls.cluster, self._settings, now)
         except ProtocolViolation as problem:
             self._fail(f"the subscription of a member of group {self.group_id!r} is invalid: {problem}")
             return
-        topics = {topic for member in members for topic in member.subscription.topics}
-        for topic in sorted(topics):
-            cluster.want(topic)
-        if not topics.issubset({*cluster.partition_counts, *cluster.topic_errors}):
-            return
-        self._counts = {t: n for t, n in sorted(cluster.partition_counts.items()) if t in topics}
-        self._counts |= dict.fromkeys(topics.intersection(cluster.topic_errors), 0)
-        self._refresh_at = now + self._settings.metadata_max_age_ms
-        assert reply.protocol_name is not None, "a generation has an assignor"
-        shares = ASSIGNORS[reply.protocol_name].assign(members, self._counts)
-        # A withheld partition goes to its new owner when the old one has joined again. A static
-        # member that restarts in between never does so: the coordinator gives the new process the share of
-        # the old one, without a rebalance. Then the leader must begin one. A leader that has restarted
-        # does not know what was withheld, so it begins one in any case.
-        is_withheld = sum(map(len, shares.values())) < sum(self._counts.values())
-        if is_withheld or (reply.skip_assignment and self._is_cooperative):
-            self._share_again_at = now + self._settings.max_poll_interval_ms
-        if reply.skip_assignment:
-            # A static leader returned with a new member id: the shares stay, but it must watch the topics
-            # (KIP-814).
-            self._sync(reply, ())
-            return
-        self._sync(
-            reply,
-            tuple(
-                m.MemberAssignment(member_id=member_id, assignment=encode_assignment(share))
-                for member_id, share in shares.items()
-            ),
-        )
+        if assigned is not None:
+            self._leader, assignments = assigned
+            self._sync(reply, assignments)
 
     def _sync(self, reply: m.JoinGroupReply, assignments: tuple[m.MemberAssignment, ...]) -> None:
         request = m.SyncGroup(
@@ -498,39 +458,32 @@ class GroupMember:
         self._joined = None
         self._group_call = self._submit(request)
 
-    def _topics_have_changed(self) -> bool:
-        """Whether a leader must assign again: a topic was created, deleted, or has more partitions."""
-        if self._counts is None:
-            return False
-        counts = self._calls.cluster.partition_counts
-        return any(counts.get(topic, 0) != count for topic, count in self._counts.items())
+    # --- the assignment -------------------------------------------------------------------------------------
 
-    # --- the share ------------------------------------------------------------------------------------------
-
-    def _take_share(self, body: object) -> None:
+    def _take_assignment(self, body: object) -> None:
         assert isinstance(body, m.SyncGroupReply), "SyncGroup is answered by its reply"
         try:
-            self._share = decode_assignment(body.assignment)
+            self._assignment = decode_assignment(body.assignment)
         except ProtocolViolation as problem:
             self._fail(f"the assignment by the leader of group {self.group_id!r} is invalid: {problem}")
         else:
             self._move(_I.SYNCED)
 
     def _adopt(self) -> None:
-        """The share becomes the assignment (ConsumerCoordinator.onJoinComplete). Revoked partitions get their
+        """The new assignment takes effect (ConsumerCoordinator.onJoinComplete). Revoked partitions get their
         next owner only in another generation, so the member joins again (KIP-429).
         """
         self.metadata = attrs.evolve(
             self._non_member, member_id=self.member_id, generation_id=self.generation_id
         )
-        revoked = tuple(where for where in self.assigned if where not in self._share)
-        added = tuple(where for where in self._share if where not in self.assigned)
+        revoked = tuple(where for where in self.assigned if where not in self._assignment)
+        added = tuple(where for where in self._assignment if where not in self.assigned)
         calls = (RebalanceCall(RebalanceEvent.REVOKED, revoked),) if revoked else ()
         self._pending = (*calls, RebalanceCall(RebalanceEvent.ASSIGNED, added))
         if revoked:
-            self._kept_input = _I.REBALANCE
+            self._deferred_event = _I.REBALANCE
         else:
-            self.assigned = self._share
+            self.assigned = self._assignment
 
     # --- staying and leaving --------------------------------------------------------------------------------
 
@@ -544,11 +497,8 @@ class GroupMember:
             self._give_up_membership(now)
             return
         if self.state is _S.STABLE:
-            if self._counts is not None and now >= self._refresh_at:
-                self._refresh_at = now + self._settings.metadata_max_age_ms
-                self._calls.cluster.is_stale = True
-            is_due = self._share_again_at is not None and now >= self._share_again_at
-            if is_due or self.topics != self._joined_topics or self._topics_have_changed():
+            must_reassign = self._leader is not None and self._leader.step(now)
+            if must_reassign or self.topics != self._joined_topics:
                 self._apply_event(_I.REBALANCE)
         if self._heartbeat_call is None and now >= self._heartbeat_at and self.generation_id != NO_GENERATION:
             self._send_heartbeat(now)
@@ -592,19 +542,6 @@ class GroupMember:
         at = self._polled_at + self._settings.max_poll_interval_ms
         if self._heartbeat_call is None:
             at = min(at, self._heartbeat_at)
-        if self._counts is not None and self.state is _S.STABLE:
-            at = min(at, self._refresh_at)
-        if self._share_again_at is not None and self.state is _S.STABLE:
-            at = min(at, self._share_again_at)
+        if self._leader is not None and self.state is _S.STABLE:
+            at = min(at, self._leader.wake_at)
         return at
-
-
-def _subscribed_members(members: Iterable[m.JoinedMember]) -> list[SubscribedMember]:
-    return [
-        SubscribedMember(
-            member_id=member.member_id,
-            group_instance_id=member.group_instance_id,
-            subscription=decode_subscription(member.metadata),
-        )
-        for member in members
-    ]

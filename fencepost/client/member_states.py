@@ -72,7 +72,7 @@ MEMBER_STATES: Final[MemberTable] = {
         _I.REFUSED: _S.UNJOINED,
     },
     _S.SYNCING: {**_USUAL, _I.POLL: _S.SYNCING, _I.SYNCED: _S.SYNCED, _I.REFUSED: _S.UNJOINED},
-    # After a rebalance here, the share is outdated before the application has seen it.
+    # After a rebalance here, the assignment is outdated before the application has seen it.
     _S.SYNCED: {**_USUAL, _I.POLL: _S.ASSIGNING, _I.REFUSED: _S.REJOINING},
     _S.ASSIGNING: {
         **_USUAL,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.client.assignors import ASSIGNORS, Shares, SubscribedMember, assign_ranges, assign_sticky
+from fencepost.client.assignors import ASSIGNORS, Assignments, SubscribedMember, assign_ranges, assign_sticky
 from fencepost.protocol.consumer_protocol import MemberSubscription
 from fencepost.protocol.terms import TopicPartition
 
@@ -27,9 +27,12 @@ def member(
     return SubscribedMember(member_id=member_id, group_instance_id=instance, subscription=subscription)
 
 
-def brief(shares: Shares) -> dict[str, str]:
+def brief(assignments: Assignments) -> dict[str, str]:
     """`{"a": "t0 t1"}`."""
-    return {who: " ".join(f"{p.topic}{p.partition}" for p in share) for who, share in shares.items()}
+    return {
+        who: " ".join(f"{p.topic}{p.partition}" for p in assignment)
+        for who, assignment in assignments.items()
+    }
 
 
 A, B, C = member("a", "t"), member("b", "t"), member("c", "t")
@@ -88,7 +91,7 @@ STICKY: list[tuple[list[SubscribedMember], int, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("members", "count", "expected"), STICKY)
-def test_sticky_shares(members: list[SubscribedMember], count: int, expected: dict[str, str]) -> None:
+def test_sticky_assignments(members: list[SubscribedMember], count: int, expected: dict[str, str]) -> None:
     assert brief(assign_sticky(members, {"t": count})) == expected
 
 
@@ -127,34 +130,34 @@ def groups(draw: st.DrawFn) -> tuple[list[SubscribedMember], Counts]:
     return members, counts
 
 
-def owned_by(shares: Shares) -> dict[TopicPartition, str]:
-    found = {where: who for who, share in shares.items() for where in share}
-    assert len(found) == sum(map(len, shares.values())), f"a partition was given twice: {shares}"
+def owned_by(assignments: Assignments) -> dict[TopicPartition, str]:
+    found = {where: who for who, assignment in assignments.items() for where in assignment}
+    assert len(found) == sum(map(len, assignments.values())), f"a partition was given twice: {assignments}"
     return found
 
 
-def settled(members: list[SubscribedMember], counts: Counts) -> tuple[list[SubscribedMember], Shares]:
+def settled(members: list[SubscribedMember], counts: Counts) -> tuple[list[SubscribedMember], Assignments]:
     """Rebalances as members do: each owns what it was given, until nothing moves any more."""
-    shares: Shares = {}
+    assignments: Assignments = {}
     for generation in range(3, 6):
-        shares = assign_sticky(members, counts)
+        assignments = assign_sticky(members, counts)
         members = [
             attrs.evolve(
                 each,
                 subscription=attrs.evolve(
-                    each.subscription, owned=tuple(shares[each.member_id]), generation_id=generation
+                    each.subscription, owned=tuple(assignments[each.member_id]), generation_id=generation
                 ),
             )
             for each in members
         ]
-    return members, shares
+    return members, assignments
 
 
-def is_balanced(members: list[SubscribedMember], shares: Shares) -> bool:
+def is_balanced(members: list[SubscribedMember], assignments: Assignments) -> bool:
     """Whoever has two fewer than another cannot take any of what that one has (KIP-54)."""
     return all(
-        len(shares[full.member_id]) - len(shares[slim.member_id]) < 2
-        or not {where.topic for where in shares[full.member_id]}.intersection(slim.subscription.topics)
+        len(assignments[full.member_id]) - len(assignments[slim.member_id]) < 2
+        or not {where.topic for where in assignments[full.member_id]}.intersection(slim.subscription.topics)
         for full in members
         for slim in members
     )
@@ -169,17 +172,17 @@ def expected_partitions(members: list[SubscribedMember], counts: Mapping[str, in
 def test_every_partition_has_one_reader_who_wants_it(group: tuple[list[SubscribedMember], Counts]) -> None:
     members, counts = group
     by_id = {each.member_id: each for each in members}
-    for shares in (assign_ranges(members, counts), settled(members, counts)[1]):
-        owners = owned_by(shares)
+    for assignments in (assign_ranges(members, counts), settled(members, counts)[1]):
+        owners = owned_by(assignments)
         assert set(owners) == expected_partitions(members, counts)
         assert all(where.topic in by_id[who].subscription.topics for where, who in owners.items())
 
 
 @given(groups())
 def test_sticky_shares_are_balanced_and_then_stay(group: tuple[list[SubscribedMember], Counts]) -> None:
-    members, shares = settled(*group)
-    assert is_balanced(members, shares)
-    assert assign_sticky(members, group[1]) == shares
+    members, assignments = settled(*group)
+    assert is_balanced(members, assignments)
+    assert assign_sticky(members, group[1]) == assignments
 
 
 @given(groups())
@@ -202,5 +205,5 @@ def test_a_newcomer_takes_no_more_than_its_share(group: tuple[list[SubscribedMem
     members, before = settled(members, group[1])
     grown, after = settled([*members, member("newcomer", *TOPICS, generation=-1)], group[1])
     least = sum(map(len, before.values())) // len(grown)
-    for who, share in before.items():
-        assert len(set(share) & set(after[who])) >= min(len(share), least)
+    for who, assignment in before.items():
+        assert len(set(assignment) & set(after[who])) >= min(len(assignment), least)

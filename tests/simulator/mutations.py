@@ -684,8 +684,8 @@ OF_GROUPS: Final = (
         workload="groups",
         edits=(
             Edit(
-                "client.group_member:GroupMember._lead",
-                {"if is_withheld or (reply.skip_assignment and self._is_cooperative):": "if False:"},
+                "client.group_leader:assign",
+                {"if is_withheld or (reply.skip_assignment and is_cooperative):": "if False:"},
             ),
         ),
     ),
