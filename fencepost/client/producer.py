@@ -71,7 +71,7 @@ from fencepost.client.errors import (
     unknown_partition,
     unknown_topic,
 )
-from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetadata, offsets_to_commit
+from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetadata
 from fencepost.client.metadata import CoordinatorOf, MetadataNumber
 from fencepost.client.producer_states import (
     IDEMPOTENT,
@@ -86,9 +86,10 @@ from fencepost.client.producer_states import (
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import ANY_NODE, CallNumber, FinishedCall
 from fencepost.client.settings import METADATA_MAX_IDLE_MS, ProducerProtocol, ProducerSettings
+from fencepost.client.transaction_offsets import TransactionOffsets
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
-from fencepost.protocol.fork import Ignored, Ordered, Shared
+from fencepost.protocol.fork import Ignored, Shared
 from fencepost.protocol.messages import ReplyBody
 from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
@@ -130,11 +131,7 @@ class ProducerMachine(RequestMachine):
     """Only with the protocol before KIP-890."""
     _init_call: CallNumber | None = None
     _end_call: CallNumber | None = None
-    _offset_calls: dict[CallNumber, str] = attrs.field(factory=dict)
-    _offsets: Ordered[dict[ConsumerGroupMetadata, dict[TopicPartition, CommittableOffset]]] = attrs.field(
-        factory=dict
-    )
-    """Offsets that are not sent yet."""
+    _offsets: TransactionOffsets = attrs.field(init=False)
     _used_at: Ignored[dict[str, int]] = attrs.field(factory=dict)
     """When a batch was last opened for a topic, or its metadata awaited."""
     _added: bool = False
@@ -148,6 +145,7 @@ class ProducerMachine(RequestMachine):
         self.calls.versions = self._protocol.versions
         self.accumulator = Accumulator(settings)
         self.delivery = Delivery(settings, self.accumulator, self.calls)
+        self._offsets = TransactionOffsets(self.calls, settings.transactional_id)
         if settings.transactional_id is not None and self._protocol.adds_partitions_first:
             self._contents = TransactionContents(self.calls, settings.transactional_id)
 
@@ -155,8 +153,7 @@ class ProducerMachine(RequestMachine):
     def awaits_coordinator(self) -> bool:
         """Whether a request other than Produce is pending."""
         adding = None if self._contents is None else self._contents.call
-        is_adding = bool(self._offset_calls or self._offsets)
-        return is_adding or (self._init_call or self._end_call or adding) is not None
+        return self._offsets.has_work or (self._init_call or self._end_call or adding) is not None
 
     @property
     def may_abort(self) -> bool:
@@ -248,8 +245,7 @@ class ProducerMachine(RequestMachine):
         """
         self._call(_I.SEND_OFFSETS)
         member = ConsumerGroupMetadata(group_id=group) if isinstance(group, str) else group
-        if offsets:
-            self._offsets.setdefault(member, {}).update(offsets)
+        self._offsets.add(member, offsets)
         return self._step(now)
 
     def commit(self, now: int) -> list[Effect]:
@@ -320,8 +316,7 @@ class ProducerMachine(RequestMachine):
         elif number == self._end_call:
             self._end_call = None
             self._ended(finished)
-        elif number in self._offset_calls:
-            del self._offset_calls[number]
+        elif self._offsets.answered(number):
             self._take_add_reply(finished, "the consumer offsets were rejected")
         elif self._contents is not None and number == self._contents.call:
             self._contents.answered(is_in=finished.failure is None)
@@ -388,12 +383,13 @@ class ProducerMachine(RequestMachine):
             self._expire(now)
         accumulator.close_lingered(now)
         if self.state in SENDING:
-            if accumulator.active or self._offsets:
+            if accumulator.active or self._offsets.pending:
                 self._drain(now)
                 if accumulator.close_lingered(now):  # some had waited for the batches just sent
                     self._drain(now)
-            if self._offsets:
-                self._submit_offsets()
+            if self._offsets.pending:
+                groups = None if self._contents is None else self._contents.groups
+                self._added |= self._offsets.submit((self.producer_id, self.producer_epoch), groups)
         elif self.state in (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION):
             # Requests in flight are awaited, because their batches may be stored. Retries and unsent batches
             # are dropped.
@@ -412,7 +408,7 @@ class ProducerMachine(RequestMachine):
         if self._contents is not None:
             added = self._contents.partitions
             waiting = (queue.partition for queue in self.accumulator.active.values() if queue.ready)
-            groups = (group.group_id for group in self._offsets)
+            groups = (group.group_id for group in self._offsets.pending)
             self._added |= self._contents.ask(identity, waiting, groups)
         self._added |= self.delivery.drain(now, *identity, added)
 
@@ -516,29 +512,6 @@ class ProducerMachine(RequestMachine):
         self._move(_I.COMMIT_UNKNOWN)
         self._resolve(self.failure)
 
-    def _submit_offsets(self) -> None:
-        """One TxnOffsetCommit per group at a time, so that earlier offsets cannot overtake later ones."""
-        name = self.settings.transactional_id
-        for group in list(self._offsets):
-            group_id = group.group_id
-            is_in = self._contents is None or group_id in self._contents.groups
-            if not is_in or group_id in self._offset_calls.values():
-                continue
-            assert name is not None, "only a transactional producer takes offsets"
-            request = m.TxnOffsetCommit(
-                transactional_id=name,
-                group_id=group_id,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                generation_id=group.generation_id,
-                member_id=group.member_id,
-                group_instance_id=group.group_instance_id,
-                offsets=offsets_to_commit(self._offsets.pop(group)),
-            )
-            number = self.calls.submit(request, CoordinatorOf(CoordinatorType.GROUP, group_id))
-            self._offset_calls[number] = group_id
-            self._added = True
-
     def _take_add_reply(self, finished: FinishedCall, because: str) -> None:
         if finished.failure is None:
             return
@@ -610,10 +583,7 @@ class ProducerMachine(RequestMachine):
 
     def _give_up_adding(self, *, also_in_flight: bool) -> None:
         """Drops pending offsets. A request in flight is awaited, unless a bumped epoch makes it harmless."""
-        self._offsets.clear()
-        for number in list(self._offset_calls):
-            if self.calls.cancel(number, also_in_flight=also_in_flight):
-                del self._offset_calls[number]
+        self._offsets.give_up(also_in_flight=also_in_flight)
         if self._contents is not None:
             self._contents.give_up(also_in_flight=also_in_flight)
 

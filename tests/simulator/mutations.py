@@ -1048,7 +1048,7 @@ OF_OFFSETS_ALONE: Final = (
         "a transaction that contains only offsets is taken for an empty one",
         breaks="Its commit succeeds without an EndTxn, so the offsets never take effect.",
         workload="groups",
-        edits=(Edit("client.producer:ProducerMachine._submit_offsets", {"self._added = True": "pass"}),),
+        edits=(Edit("client.transaction_offsets:TransactionOffsets.submit", {"is_sent = True": "pass"}),),
     ),
 )
 
