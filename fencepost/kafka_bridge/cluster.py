@@ -28,7 +28,7 @@ from fencepost.kafka_bridge.exchange import (
     of_each,
     one,
 )
-from fencepost.kafka_bridge.operations import TellsOperations
+from fencepost.kafka_bridge.operations import AuthorizedOperations
 from fencepost.kafka_bridge.topic_ids import name_of, uuid_of
 from fencepost.protocol import messages as m
 from fencepost.protocol import refusals
@@ -92,10 +92,10 @@ def api_versions(versions: Iterable[tuple[int, int, int]]) -> Any:
     return translate
 
 
-@TellsOperations(
+@AuthorizedOperations(
     kind="Cluster", asked="include_cluster_authorized_operations", field="cluster_authorized_operations"
 )
-@TellsOperations(
+@AuthorizedOperations(
     kind="Topic",
     asked="include_topic_authorized_operations",
     field="topic_authorized_operations",
@@ -151,10 +151,10 @@ def _metadata_by_name(names: tuple[str, ...] | None, creates: bool) -> Exchange:
 def _not_by_id(topics: Iterable[Any]) -> Values:
     """The refusal of a version that has a field for ids, and was never to use it (KAFKA-12701)."""
     refused = m.TopicMetadata(topic="", error=ErrorCode.INVALID_REQUEST)
-    told = [
+    described = [
         {**described_topic(refused), "name": topic.name or "", "topic_id": topic.topic_id} for topic in topics
     ]
-    return {**_described(NO_CLUSTER), "topics": told}
+    return {**_described(NO_CLUSTER), "topics": described}
 
 
 def _metadata_by_id(ids: Sequence[UUID], topics: NodeTopics) -> Exchange:
@@ -171,12 +171,12 @@ def _metadata_by_id(ids: Sequence[UUID], topics: NodeTopics) -> Exchange:
                 # The name of a topic that the client may not describe is a secret, its id is not.
                 name = topic.topic if topic.error is NO_ERROR else None
                 described.append({**described_topic(topic), "name": name, "topic_id": named[topic.topic]})
-        told = {topic["topic_id"] for topic in described}
+        known = {topic["topic_id"] for topic in described}
         unknown = m.TopicMetadata(topic="", error=ErrorCode.UNKNOWN_TOPIC_ID)
         described += [
             {**described_topic(unknown), "name": None, "topic_id": topic_id}
             for topic_id in ids
-            if topic_id not in told
+            if topic_id not in known
         ]
         return {**_described(reply), "topics": described}
 
@@ -358,17 +358,17 @@ def _delete_any_topics(topics: Sequence[Any], known: NodeTopics) -> Exchange:
         # The name of a topic that the client may not describe is a secret, its id is not.
         described = _or_refused(answers[1], tuple(ids)).topics if ids else ()
         hidden = {topic.topic for topic in described if topic.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-        told: list[Values] = []
+        results: list[Values] = []
         for values in deleting.respond(answers)["responses"]:
             name, is_denied = values["name"], values["error_code"] is ErrorCode.TOPIC_AUTHORIZATION_FAILED
             is_by_id = name in ids and (by_id[ids[name]] == 1 or not is_denied)
             if is_by_id:
-                told.append({**values, "name": None if name in hidden else name, "topic_id": ids[name]})
+                results.append({**values, "name": None if name in hidden else name, "topic_id": ids[name]})
             # A hidden topic that was named by its id and by its name gets an entry for each: a single one
             # would tell that they belong together.
             if not is_by_id or (by_name[name] == 1 and name in hidden):
-                told.append(values)
-        return {"throttle_time": 0, "responses": [*told, *refused]}
+                results.append(values)
+        return {"throttle_time": 0, "responses": [*results, *refused]}
 
     return Exchange((*deleting.requests, *describing), respond)
 

@@ -29,7 +29,7 @@ from typing import Final
 import attrs
 
 from fencepost.kafka_bridge.apis import SERVED
-from fencepost.kafka_bridge.exchange import Answer, Context, Exchange
+from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, exchange_in
 from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.kafka_bridge.records import KafkaEncoding
 from fencepost.kafka_bridge.wire import (
@@ -105,13 +105,13 @@ class KafkaProtocol:
         if api is None or not api.first <= header.version <= api.last:
             return _unsupported(header)
         translated = api.translate(decode_request(frame, header), header.version)
-        exchange = translated if isinstance(translated, Exchange) else translated(self._context)
+        exchange = exchange_in(self._context, translated)
         if not exchange.requests:
             # A login is checked with the requests for the node, and there are none.
             return Asked(pieces=_encoded(header, exchange, ()), needs_login=True)
         requests = self._numbered(exchange.requests, header)
-        # The node answers acks 0, too. If it failed, the server closes the connection, which is all that
-        # Kafka tells such a producer; the answer itself goes nowhere.
+        # The node answers acks 0, too. If it failed, the server closes the connection, as Kafka does: such a
+        # producer gets no response.
         if is_answered(exchange.requests[0]):
             places = {request.correlation_id: place for place, request in enumerate(requests)}
             self._current = _InProgress(header, exchange, places)

@@ -18,7 +18,7 @@ from fencepost.kafka_bridge.exchange import (
     of_each,
     one,
 )
-from fencepost.kafka_bridge.operations import TellsOperations
+from fencepost.kafka_bridge.operations import AuthorizedOperations
 from fencepost.kafka_bridge.topic_ids import uuid_of
 from fencepost.kafka_bridge.wire import milliseconds
 from fencepost.protocol import messages as m
@@ -75,7 +75,7 @@ def _beat_values(error: ErrorCode, body: m.ConsumerGroupHeartbeatReply | None = 
     }
 
 
-@TellsOperations(
+@AuthorizedOperations(
     kind="Group",
     asked="include_authorized_operations",
     field="authorized_operations",

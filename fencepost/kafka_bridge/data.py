@@ -18,6 +18,7 @@ from fencepost.kafka_bridge.exchange import (
     Exchange,
     Translated,
     Values,
+    exchange_in,
     known,
     nested,
     of_each,
@@ -128,7 +129,7 @@ def fetch(request: Any, version: int) -> Translated:
             # partitions.
             return known(_fetched_values((), error=opened))
         translated = _fetch(Replaced(request, topics=opened.topics), version)
-        exchange = translated if isinstance(translated, Exchange) else translated(context)
+        exchange = exchange_in(context, translated)
 
         def respond(answers: Sequence[Answer]) -> Values:
             return session.answered(opened, exchange.respond(answers))

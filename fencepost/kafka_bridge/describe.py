@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from fencepost.kafka_bridge.cluster import described_topic
 from fencepost.kafka_bridge.exchange import NOT_ASKED, Answer, Exchange, Values, known, one
-from fencepost.kafka_bridge.operations import TellsOperations
+from fencepost.kafka_bridge.operations import AuthorizedOperations
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 
@@ -28,7 +28,7 @@ UNKNOWN_BYTES: Final = -1  # DescribeLogDirsResponse.UNKNOWN_VOLUME_BYTES
 # --- the cluster -----------------------------------------------------------------------------------------
 
 
-@TellsOperations(
+@AuthorizedOperations(
     kind="Cluster", asked="include_cluster_authorized_operations", field="cluster_authorized_operations"
 )
 def describe_cluster(request: Any, _: int) -> Exchange:
@@ -123,7 +123,7 @@ def _log_dir(status: m.BrokerStatusReply, named: Collection[tuple[str, int]] | N
 # --- the partitions of topics ----------------------------------------------------------------------------
 
 
-@TellsOperations(kind="Topic", asked=None, field="topic_authorized_operations", entries="topics")
+@AuthorizedOperations(kind="Topic", asked=None, field="topic_authorized_operations", entries="topics")
 def describe_topic_partitions(request: Any, _: int) -> Exchange:
     """Describe partitions in the order of the topics' names, a page at a time (KIP-966)."""
     cursor = request.cursor

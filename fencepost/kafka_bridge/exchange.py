@@ -23,8 +23,8 @@ Rule: an exchange is a value. It asks, and turns the answers into the fields of 
 # error for each part but none for all of it: `of_each` then gives that error to each part.
 #
 # Translations are wrapped by changing `respond` alone: ById (topic_ids.py) puts ids back in the place of
-# names, TellsOperations (operations.py) adds rights, data.fetch leaves out what has no news. `in_time` may
-# leave out the requests.
+# names, AuthorizedOperations (operations.py) adds rights, data.fetch leaves out what has no news. `in_time`
+# may leave out the requests.
 #
 # `throttle_time` is always 0: there are no quotas.
 
@@ -115,6 +115,11 @@ Translate = Callable[[Any, int], Translated]
 """The exchange for a request in a version."""
 
 
+def exchange_in(context: Context, translated: Translated) -> Exchange:
+    """The exchange of a translation, which gets the context if it needs it."""
+    return translated if isinstance(translated, Exchange) else translated(context)
+
+
 def in_time(translate: Translate) -> Translate:
     """The translation of a request to Kafka's controller, which does nothing if it is given no time."""
 
@@ -124,7 +129,7 @@ def in_time(translate: Translate) -> Translate:
             return translated
 
         def timed_out(context: Context) -> Exchange:
-            exchange = translated if isinstance(translated, Exchange) else translated(context)
+            exchange = exchange_in(context, translated)
             late = Answer(ErrorCode.REQUEST_TIMED_OUT, None)
             return known(exchange.respond([late] * len(exchange.requests)))
 
@@ -150,14 +155,14 @@ class OfTopic(Protocol):
     def topic(self) -> str: ...
 
 
-Part = TypeVar("Part", bound=OfTopic)
-Asked = TypeVar("Asked")
-Told = TypeVar("Told")
+PartT = TypeVar("PartT", bound=OfTopic)
+AskedT = TypeVar("AskedT")
+ResultT = TypeVar("ResultT")
 
 
 def nested(
-    parts: Iterable[Part],
-    values: Callable[[Part], Any],
+    parts: Iterable[PartT],
+    values: Callable[[PartT], Any],
     *,
     name: str = "name",
     partitions: str = "partitions",
@@ -172,11 +177,11 @@ def nested(
 
 
 def of_each(
-    answer: Answer, told: str, asked: Iterable[Asked], refused: Callable[[Asked, ErrorCode], Told]
-) -> Sequence[Told]:
-    """What the node says of each part of a request, in the field `told` of its answer. If it refused the
-    request, `refused` says so of each part that was asked for.
+    answer: Answer, field: str, asked: Iterable[AskedT], refused: Callable[[AskedT, ErrorCode], ResultT]
+) -> Sequence[ResultT]:
+    """The node's result for each part of a request: the `field` of its answer. If it refused the whole
+    request, `refused` makes a result for each part that was asked for.
     """
     if answer.body is not None:
-        return getattr(answer.body, told)
+        return getattr(answer.body, field)
     return [refused(each, answer.error) for each in asked]

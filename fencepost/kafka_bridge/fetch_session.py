@@ -73,8 +73,8 @@ class SessionFetch(NamedTuple):
 
 
 @attrs.define
-class _Known:
-    """A partition of the session, and what its client was told last."""
+class _CachedPartition:
+    """A partition of the session, and what was last sent to its client (FetchSession.CachedPartition)."""
 
     wanted: WantedPartition
     high_watermark: int = NO_OFFSET
@@ -93,8 +93,8 @@ class FetchSession:
     epoch: int = FIRST_EPOCH
     uses_ids: bool = False
     _opened: int = 0  # sessions, of this connection
-    _held: int = 0  # of the room
-    _partitions: dict[_Key, _Known] = attrs.Factory(dict[_Key, _Known])
+    _reserved: int = 0  # of the room
+    _partitions: dict[_Key, _CachedPartition] = attrs.Factory(dict[_Key, _CachedPartition])
 
     def open(self, request: Any, version: int) -> SessionFetch | ErrorCode:
         """Take a Fetch: it opens a session, continues it, ends it or does without."""
@@ -106,12 +106,12 @@ class FetchSession:
         if session_id == self.session_id:
             self.end()
         wanted = _wanted(request.topics)
-        if epoch == FINAL_EPOCH or not wanted or not self._takes(_size(wanted)):
+        if epoch == FINAL_EPOCH or not wanted or not self._reserve(_size(wanted)):
             return SessionFetch(_by_topic(wanted.items()))
         self._opened += 1
         self.session_id, self.epoch = self._opened, _next(FIRST_EPOCH)
         self.uses_ids = version >= FIRST_FETCH_BY_ID
-        self._partitions = {key: _Known(part) for key, part in wanted.items()}
+        self._partitions = {key: _CachedPartition(part) for key, part in wanted.items()}
         return SessionFetch(_by_topic(wanted.items()), self.session_id)
 
     def _continue(self, request: Any, version: int, session_id: int, epoch: int) -> SessionFetch | ErrorCode:
@@ -124,15 +124,15 @@ class FetchSession:
             # Names and ids are different keys of a session: a client that was upgraded has to begin again.
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         for key, part in _wanted(request.topics).items():
-            known = self._partitions.get(key)
-            if known is None:
-                self._partitions[key] = _Known(part)
+            cached = self._partitions.get(key)
+            if cached is None:
+                self._partitions[key] = _CachedPartition(part)
             else:
-                known.wanted = part
+                cached.wanted = part
         for topic in request.forgotten_topics_data:
             for number in topic.partitions:
                 self._partitions.pop((_ref(topic), number), None)
-        if not self._takes(_size(self._partitions)):
+        if not self._reserve(_size(self._partitions)):
             # The client begins again, and gets no session while there is no room: full requests need none.
             self.end()
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -141,22 +141,22 @@ class FetchSession:
             self.end()
             return SessionFetch(())
         self.epoch = _next(self.epoch)
-        every = ((key, known.wanted) for key, known in self._partitions.items())
+        every = ((key, cached.wanted) for key, cached in self._partitions.items())
         return SessionFetch(_by_topic(every), self.session_id, is_incremental=True)
 
     def end(self) -> None:
         """Forget the session, and give its room to others."""
         self.session_id = NO_SESSION
         self._partitions = {}
-        self._takes(0)
+        self._reserve(0)
 
-    def _takes(self, size: int) -> bool:
-        """Hold this number of partitions from now on; False if it is too large for a session, or for all."""
-        more = size - self._held
+    def _reserve(self, size: int) -> bool:
+        """Reserve room for this number of partitions; False if it is too large for a session, or for all."""
+        more = size - self._reserved
         if size > SESSION_SIZE_MAX or more > self.room.free:
             return False
         self.room.free -= more
-        self._held = size
+        self._reserved = size
         return True
 
     def answered(self, opened: SessionFetch, response: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -165,7 +165,7 @@ class FetchSession:
             return response
         topics: list[Mapping[str, Any]] = []
         for topic in response["responses"]:
-            # Of a full response, too: it notes what the client was told, with which the next one is compared.
+            # Of a full response, too: it notes what is sent, with which the next one is compared.
             news = [part for part in topic["partitions"] if self._is_news(_ref_of_values(topic), part)]
             parts = news if opened.is_incremental else topic["partitions"]
             if parts:
@@ -173,21 +173,21 @@ class FetchSession:
         return {**response, "session_id": opened.session_id, "responses": topics}
 
     def _is_news(self, ref: TopicRef, part: Mapping[str, Any]) -> bool:
-        """Whether the client has to be told (FetchSession.CachedPartition.maybeUpdateResponseData)."""
+        """Whether the client has not seen this yet (FetchSession.CachedPartition.maybeUpdateResponseData)."""
         key = (ref, part["partition_index"])
-        known = self._partitions.get(key)
-        if known is None:
+        cached = self._partitions.get(key)
+        if cached is None:
             return True
-        told = (known.high_watermark, known.log_start_offset)
-        known.high_watermark, known.log_start_offset = part["high_watermark"], part["log_start_offset"]
+        sent = (cached.high_watermark, cached.log_start_offset)
+        cached.high_watermark, cached.log_start_offset = part["high_watermark"], part["log_start_offset"]
         if part["error_code"] is not NO_ERROR:
-            known.high_watermark = NO_OFFSET  # so that the end of the error is news, too
+            cached.high_watermark = NO_OFFSET  # so that the end of the error is news, too
             return True
         if part["records"]:
             # The partitions that have given records go to the end of the queue, so that none is starved.
             self._partitions[key] = self._partitions.pop(key)
             return True
-        return told != (known.high_watermark, known.log_start_offset)
+        return sent != (cached.high_watermark, cached.log_start_offset)
 
 
 def _next(epoch: int) -> int:

@@ -22,7 +22,7 @@ from fencepost.kafka_bridge.exchange import (
     of_each,
     one,
 )
-from fencepost.kafka_bridge.operations import TellsOperations
+from fencepost.kafka_bridge.operations import AuthorizedOperations
 from fencepost.kafka_bridge.topic_ids import ById, Replaced, name_of, uuid_of
 from fencepost.kafka_bridge.transactions import committed, error_values, offsets_to_commit
 from fencepost.kafka_bridge.wire import milliseconds
@@ -294,7 +294,7 @@ def leave_group(request: Any, version: int) -> Exchange:
     return one(m.LeaveGroup(group_id=request.group_id, members=members), respond)
 
 
-@TellsOperations(
+@AuthorizedOperations(
     kind="Group",
     asked="include_authorized_operations",
     field="authorized_operations",
@@ -324,7 +324,7 @@ def _described(group: m.DescribedGroup) -> Values:
     return {
         **explained(group.error),
         "group_id": group.group_id,
-        # A refusal tells no state; a group that does not exist is Dead.
+        # A refusal has no state; a group that does not exist is Dead.
         "group_state": group.state.title if group.error in (NO_ERROR, ErrorCode.GROUP_ID_NOT_FOUND) else "",
         "protocol_type": group.protocol_type,
         "protocol_data": group.protocol,

@@ -19,7 +19,7 @@ from kio.index import load_request_schema
 
 from fencepost.broker.cluster.controller import Controller
 from fencepost.kafka_bridge.apis import SERVED
-from fencepost.kafka_bridge.exchange import Answer, Context, Exchange
+from fencepost.kafka_bridge.exchange import Answer, Context, exchange_in
 from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
@@ -96,7 +96,7 @@ class Replay:
         request = filled(load_request_schema(key, version), phrase(self, step))
         translated = SERVED[key].translate(request, version)
         context = Context(KnownTopics(self.story.host.node.cluster), FetchSession(SessionRoom(1)))
-        exchange = translated if isinstance(translated, Exchange) else translated(context)
+        exchange = exchange_in(context, translated)
         answers: list[Answer] = []
         for asked in exchange.requests:
             self.story.versions = {type(asked): version}

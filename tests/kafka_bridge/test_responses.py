@@ -20,7 +20,7 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 
 from fencepost.kafka_bridge.apis import SERVED
-from fencepost.kafka_bridge.exchange import Answer, Context, Exchange
+from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, exchange_in
 from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.kafka_bridge.wire import API_VERSIONS_KEY, encode_response
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -155,11 +155,7 @@ def test_another_library_reads_every_response(key: int) -> None:
             random = Random(f"{key} {version} {seed}")
             request = sample(load_request_schema(key, version), random)
             translated = api.translate(request, version)
-            exchange = (
-                translated
-                if isinstance(translated, Exchange)
-                else translated(Context(Topics(), FetchSession(SessionRoom(10))))
-            )
+            exchange = exchange_in(Context(Topics(), FetchSession(SessionRoom(10))), translated)
             values = exchange.respond(answers_to(exchange, random))
             data = b"".join(encode_response(key, version, CORRELATION_ID, values))[LENGTH_SIZE:]
             if theirs is not None and version <= theirs.max_version:

@@ -11,7 +11,7 @@ import pytest
 
 from fencepost.kafka_bridge import cluster, data
 from fencepost.kafka_bridge.data import EARLIEST_PENDING_UPLOAD_TIMESTAMP
-from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated
+from fencepost.kafka_bridge.exchange import Answer, Context, Exchange, Translated, exchange_in
 from fencepost.kafka_bridge.fetch_session import FetchSession
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -39,11 +39,7 @@ class Topics(NoTopics):
 
 
 def in_context(translated: Translated) -> Exchange:
-    return (
-        translated
-        if isinstance(translated, Exchange)
-        else translated(Context(Topics(), FetchSession(SessionRoom(10))))
-    )
+    return exchange_in(Context(Topics(), FetchSession(SessionRoom(10))), translated)
 
 
 def described(error: ErrorCode, topic_id: UUID) -> Answer:
