@@ -111,7 +111,7 @@ class IndexFiles:
     storage: StorageReader
     log: ScannedLog
     knows_beginning: bool
-    """Whether the log, or a snapshot where it begins, tells of all batches that there ever were."""
+    """Whether the log and the snapshot where it begins cover every batch that was ever written."""
     synced_segments: Collection[int]
     """The base offsets of segments whose indexes were synced with them."""
     kept_power: bool
@@ -252,7 +252,7 @@ class IndexFiles:
         return found
 
     def _is_removed(self, offset: int) -> bool:
-        """Whether nothing in the log, nor a snapshot where it begins, tells what was at an offset."""
+        """Whether neither the log nor a snapshot where it begins says what was at an offset."""
         is_deleted = offset < self.log.start_offset and not self.knows_beginning
         return is_deleted or self.log.is_covered(offset)
 

@@ -42,9 +42,8 @@ from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition
 RECOVERY_POINTS_FILE: Final = "recovery-point-offset-checkpoint"
 LOST: Final = "the end of the log was lost, or the files are of different moments"
 RUNNING: Final = (
-    "the broker is running or was killed, or the files were copied while it ran: its logs "
-    "may end at different "
-    "moments, so transactions were not compared with markers"
+    "the broker is running or was killed, or the files were copied while it ran: its logs may end at "
+    "different moments, so transactions were not compared with markers"
 )
 
 

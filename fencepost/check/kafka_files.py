@@ -115,7 +115,7 @@ class KafkaSnapshots(SnapshotFiles):
     def _compare_producers(
         self, offset: int, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
     ) -> None:
-        # A broker forgets a producer that is silent for long by its clock, which the log does not tell.
+        # A broker forgets a producer that is silent for long by its clock, which is not in the log.
         if says is not None or right is None or right.first_offset != NO_OFFSET:
             super()._compare_producers(offset, producer_id, says, right)
 

@@ -2,7 +2,7 @@
 
 A snapshot says what a full scan up to its offset says. Only a producer without an open transaction may be
 missing, or have been missing for a while: the broker forgets those that are silent for
-producer.id.expiration.ms by its clock, which the log does not tell.
+producer.id.expiration.ms by its clock, which is not in the log.
 
 The format is read here from scratch, not through the journal's classes, which wrote it.
 """

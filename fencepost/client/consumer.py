@@ -563,6 +563,7 @@ class ConsumerMachine(RequestMachine):
                     partition=reading.partition.partition,
                     current_leader_epoch=self.cluster.leader_epoch(reading.partition),
                     fetch_offset=reading.fetch_offset,
+                    # One setting for Kafka's fetch.max.bytes and max.partition.fetch.bytes.
                     max_bytes=self.settings.fetch_max_bytes,
                 )
                 for reading in readings

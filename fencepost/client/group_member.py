@@ -511,6 +511,7 @@ class GroupMember:
             member_id=self.member_id,
             group_instance_id=self._settings.group_instance_id,
         )
+        # After a session timeout the group has expelled this member, so the reply is of no use any more.
         timeout_ms = min(self._settings.request_timeout_ms, self._settings.session_timeout_ms)
         self._heartbeat_call = self._calls.submit(request, self._group, timeout_ms=timeout_ms)
 

@@ -316,7 +316,7 @@ def encode_snapshot(producers: Sequence[ProducerSnapshot]) -> bytes:
 
 
 def snapshot_checksum(snapshot: bytes) -> int:
-    """The checksum in a whole snapshot file. It tells the file from other snapshots."""
+    """The checksum in a whole snapshot file. It distinguishes the file from other snapshots."""
     _, checksum = _HEAD.unpack_from(snapshot)
     return checksum
 

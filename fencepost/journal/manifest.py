@@ -19,9 +19,9 @@ log start moves back only to the end of a log that lost its deleted records with
 #
 # They are JSON for the people who look into a directory; together they are a few hundred bytes per segment.
 # Each has a checksum and names its own path: a directory that was renamed or swapped with another one must
-# not be served under its new name. The entry of a segment has the checksum of its last batch, which tells its
-# log file from that of another log. In the same way, the manifest and the mark of a clean shutdown have the
-# checksums of the producer snapshots, whose format is Kafka's and binds them to no log.
+# not be served under its new name. The entry of a segment has the checksum of its last batch, which
+# distinguishes its log file from that of another log. In the same way, the manifest and the mark of a clean
+# shutdown have the checksums of the producer snapshots, whose format is Kafka's and binds them to no log.
 #
 # Manifest and log start also have the id of their topic, because a file of the same name may come from
 # another cluster, or from a topic that was deleted. Kafka has the id in a file of its own,
@@ -78,12 +78,12 @@ class SegmentSummary(ManifestEntry):
     bytes: int
     max_timestamp: int
     last_crc: int
-    """The checksum of the last batch, 0 without one: it tells the file from that of another log."""
+    """The checksum of the last batch, 0 without one: it distinguishes the file from that of another log."""
 
 
 @attrs.frozen(kw_only=True)
 class SnapshotSummary(ManifestEntry):
-    """A manifest's entry for one producer snapshot, which tells it from that of another log."""
+    """A manifest's entry for one producer snapshot, which distinguishes it from that of another log."""
 
     offset: int
     checksum: int

@@ -487,7 +487,7 @@ def _vouched(
 
 
 def _replay_segment(
-    segment: Segment, size: int, transactions: OpenTransactions, *, leader_epoch: int = NO_LEADER_EPOCH
+    segment: Segment, size: int, transactions: OpenTransactions, *, leader_epoch: int
 ) -> str | None:
     """Note the valid batches of a log file in `segment`. Returns why it stopped before `size`, or None."""
     segment.leader_epoch = leader_epoch

@@ -29,7 +29,7 @@ Rule: a snapshot is derived from the log, so it counts only as long as the log d
 # most an index interval, and no lookup reads records. Of many producers only those that wrote last are looked
 # up: in a snapshot of another log, nearly every one is wrong.
 #
-# A damaged header contradicts nothing: whoever reads its batch meets the damage.
+# A damaged header contradicts nothing: a read of its batch reports the damage.
 #
 # A snapshot that is corrupt or contradicted is removed, and the next older one is tried, or the log is read
 # from its beginning (UnifiedLog.rebuildProducerState does this after an unclean stop). Kafka believes every
@@ -258,7 +258,7 @@ def _headers_at(offsets: Iterable[int], segments: Sequence[Segment]) -> dict[int
             try:
                 _, found[offset] = next(segment.headers(segment.locate(offset)))
             except DamagedLog:
-                continue  # it contradicts nothing; whoever reads this batch meets the damage
+                continue  # it contradicts nothing; a read of this batch reports the damage
         if segment is not segments[-1]:
             segment.release()
     return found

@@ -45,9 +45,8 @@ from fencepost.repair.salvage import IntactBatch, LostRange, SalvagedLog, Salvag
 
 ABORT: Final = TransactionResult.ABORT
 COMMIT: Final = TransactionResult.COMMIT
-_OWN_EPOCHS: Final = (
-    2  # the transaction version (KIP-890) from which each transaction has an epoch of its own
-)
+# The transaction version from which each transaction has an epoch of its own (KIP-890).
+_OWN_EPOCHS: Final = 2
 _RESULTS: Final[Mapping[TransactionState, TransactionResult]] = {
     **DECISIONS,
     TransactionState.COMPLETE_COMMIT: COMMIT,
