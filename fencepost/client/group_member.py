@@ -145,7 +145,8 @@ class GroupMember:
     """The error that the next poll() raises."""
     _group_call: CallNumber | None = None
     """The JoinGroup or SyncGroup that is pending."""
-    _leave_call: CallNumber | None = None
+    _leave_calls: set[CallNumber] = attrs.Factory(set[CallNumber])
+    """The LeaveGroups that are pending; a member that polled too late may leave again before the reply."""
     _heartbeat_call: CallNumber | None = None
     _heartbeat_at: int = attrs.field(init=False)
     _joined: m.JoinGroupReply | None = None
@@ -274,7 +275,7 @@ class GroupMember:
     @property
     def has_left(self) -> bool:
         """Whether the member has left and LeaveGroup is answered."""
-        return self.state is _S.LEFT and self._leave_call is None
+        return self.state is _S.LEFT and not self._leave_calls
 
     def commit_problem(self) -> Failure | None:
         """Why the coordinator would reject a commit now, or None."""
@@ -350,8 +351,8 @@ class GroupMember:
                 self._take_generation(finished.body, now)
             else:
                 self._take_assignment(finished.body)
-        elif number == self._leave_call:
-            self._leave_call = None  # this member is gone, whatever the reply
+        elif number in self._leave_calls:
+            self._leave_calls.remove(number)  # this member is gone, whatever the reply
         else:
             return False
         return True
@@ -532,7 +533,7 @@ class GroupMember:
             return
         leaving = m.LeavingMember(member_id=self.member_id, group_instance_id=None)
         request = m.LeaveGroup(group_id=self.group_id, members=(leaving,))
-        self._leave_call = self._calls.submit(request, self._group, deadline=now + LEAVE_TIMEOUT_MS)
+        self._leave_calls.add(self._calls.submit(request, self._group, deadline=now + LEAVE_TIMEOUT_MS))
 
     # --- time -----------------------------------------------------------------------------------------------
 

@@ -17,9 +17,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from fencepost.client.consumer_records import ConsumedBatch
-from fencepost.client.errors import unknown_partition
+from fencepost.client.errors import RequestFailed, unknown_partition
 from fencepost.client.shells.sync import Admin, Consumer
 from fencepost.lab.hidden_clients import ASSERTING_CLIENT
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition, TransactionState
 
 LINES_MAX: Final = 20  # of a message, which must fit on a screen; more lines usually have the same cause
@@ -217,8 +218,13 @@ def _stable_ends(
 def _open_at_coordinators(admin: Admin) -> list[str]:
     lines: list[str] = []
     for listed in admin.list_transactions(states=[state for state in TransactionState if state.is_open]):
-        found = admin.describe_transaction(listed.transactional_id)
-        if not found.state.is_open:  # it has ended since it was listed
+        try:
+            found = admin.describe_transaction(listed.transactional_id)
+        except RequestFailed as problem:
+            if problem.error is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise
+            continue  # it has ended since it was listed, and its id has expired
+        if not found.state.is_open:
             continue
         where = ", ".join(map(str, found.partitions)) or "no partition"
         who = f"producer {found.producer_id} epoch {found.producer_epoch}"

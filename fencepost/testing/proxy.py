@@ -129,7 +129,10 @@ class Proxy:
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._token: trio.lowlevel.TrioToken | None = None
-        self._is_ready = threading.Event()
+        self._is_settled = threading.Event()
+        """It accepts connections, or never will."""
+        self._problem: BaseException | None = None
+        """What prevented that."""
         self._loop = LoopCalls(lambda: self._token, lambda: self._is_alive, threading.Lock())
         self._scope = trio.CancelScope()
         self._changed = trio.Event()
@@ -156,8 +159,8 @@ class Proxy:
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> Proxy:
-        """Accept connections, and let the broker advertise this address. Raises what a restart of the broker
-        raises; the proxy is closed then.
+        """Accept connections, and let the broker advertise this address. Raises what prevented that, or what
+        a restart of the broker raises; the proxy is closed then.
         """
         if self._thread is not None:
             raise ProxyNotRunning("this proxy was started before; make a new one")
@@ -165,11 +168,14 @@ class Proxy:
         listener = socket.create_server(("127.0.0.1", self._port))
         self._listener = in_child(listener, socket.socket.close)
         self._port = listener.getsockname()[1]
-        self._thread = threading.Thread(
-            target=trio.run, args=(self._serve,), name="fencepost proxy", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="fencepost proxy", daemon=True)
         self._thread.start()
-        self._is_ready.wait()
+        self._is_settled.wait()
+        if self._problem is not None:
+            self._thread.join()
+            self._listener.close()
+            self._listener = None
+            raise self._problem
         if self._broker is not None:
             self._advertised_before = self._broker.advertised_listener
             self._broker.advertised_listener = self.address
@@ -289,6 +295,15 @@ class Proxy:
             self._changed.set()
             self._changed = trio.Event()
 
+    def _run(self) -> None:
+        try:
+            trio.run(self._serve)
+        except BaseException as problem:
+            if self._is_settled.is_set():
+                raise
+            self._problem = problem
+            self._is_settled.set()
+
     async def _serve(self) -> None:
         assert self._listener is not None, "it was started"
         duplicate = in_child(self._listener.dup(), socket.socket.close)
@@ -297,7 +312,7 @@ class Proxy:
         self._token = trio.lowlevel.current_trio_token()
         with self._scope:
             async with trio.open_nursery() as nursery:
-                self._is_ready.set()
+                self._is_settled.set()
                 async with listener:
                     while True:
                         nursery.start_soon(self._take, await accepted(listener))

@@ -11,16 +11,21 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+import trio
+import trio.testing
 
 from fencepost.broker.embedded import Broker
 from fencepost.broker.fault_handles import FaultHandle
 from fencepost.client.admin import AbortSpec
+from fencepost.client.calls import CallScript, Wait
 from fencepost.client.effects import TransactionCall
 from fencepost.client.errors import BufferFull, ClientClosed, CommitOutcomeUnknown, RequestTimeout
 from fencepost.client.network import ClientConnection, NetworkClient
+from fencepost.client.requests import RequestMachine
 from fencepost.client.send_future import RecordMetadata
 from fencepost.client.serializers import json_deserializer, json_serializer
 from fencepost.client.shells.aio import AsyncAdmin, AsyncConsumer, AsyncProducer, AsyncSendFuture
+from fencepost.client.shells.aio_driver import AsyncDriver
 from fencepost.client.shells.sockets import monotonic_ms
 from fencepost.client.shells.sync import Consumer
 from fencepost.faults.phrases import Point, PointKind
@@ -458,6 +463,44 @@ def test_a_call_ends_by_the_clock_that_its_client_was_given(tell: Callable[[Stor
         assert now[0] < 200_000, "nothing goes on after the deadline"
 
     tell(story)
+
+
+class SlowCallbacks(AsyncDriver):
+    """Its program takes 300 ms for the callbacks that follow the first second."""
+
+    def call_back(self) -> None:
+        if 1.0 <= trio.current_time() < 1.3:
+            clock = trio.lowlevel.current_clock()
+            assert isinstance(clock, trio.testing.MockClock)
+            clock.jump(0.3)
+        super().call_back()
+
+
+def test_a_call_ends_in_time_although_callbacks_took_long() -> None:
+    """Two calls wait, and have 1,000 and 1,500 ms: when the callbacks have ended, 200 ms are left."""
+    network = NetworkClient(RequestMachine("127.0.0.1:1"), client_id="", request_timeout_ms=60_000)
+    ended: list[int] = []
+
+    def now() -> int:
+        return round(1_000 * trio.current_time())
+
+    async def wait(driver: AsyncDriver, deadline: int) -> None:
+        await driver.run(waiting(deadline))
+        ended.append(now())
+
+    def waiting(deadline: int) -> CallScript[None]:
+        yield Wait(lambda: False, deadline=deadline)
+
+    async def story() -> None:
+        driver = SlowCallbacks(network, now)
+        await driver.start()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, driver, 1_000)
+            nursery.start_soon(wait, driver, 1_500)
+        await driver.leave()
+
+    trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert ended == [1_300, 1_500]
 
 
 def test_calls_that_were_cancelled_leave_nothing_behind(tell: Callable[[Story], None]) -> None:

@@ -20,6 +20,7 @@ from fencepost.protocol.messages import (
     FindCoordinator,
     Heartbeat,
     JoinGroup,
+    LeaveGroup,
     SyncGroup,
     TxnOffsetCommitReply,
 )
@@ -242,6 +243,21 @@ def test_a_member_that_polls_too_late_leaves_the_group(strategy: str) -> None:
     world.wait(SOON_MS)
     assert a.heard()[0] == "lost t0 t1"
     world.check_stable(a, b)
+
+
+def test_a_member_that_leaves_twice_takes_both_replies() -> None:
+    """It polls too late, joins again and leaves, while its first LeaveGroup is still being retried."""
+    world, (a, b) = shared()
+    world.refuses[LeaveGroup] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    a.is_polling = False
+    world.wait(MAX_POLL_MS)
+    a.is_polling = True
+    world.wait(1)
+    a.leave()
+    assert not a.machine.has_left
+    world.wait(MAX_POLL_MS)
+    assert (a.machine.has_left, a.answers) == (True, {}), "an answer that nobody takes stays in memory"
+    world.check_stable(b)
 
 
 def test_a_frozen_member_learns_that_it_was_replaced() -> None:

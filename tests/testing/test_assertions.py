@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
 import pytest
 
 import fencepost
@@ -258,8 +259,9 @@ def test_an_open_transaction_fails_both_kinds(broker: Broker) -> None:
     fencepost.assert_no_open_transactions(broker)
 
 
+@pytest.mark.parametrize("is_expired", [False, True])
 def test_a_transaction_that_ends_after_it_was_listed_is_not_open(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, *, is_expired: bool
 ) -> None:
     with shop(broker) as producer, fencepost.Admin(broker.address) as admin:
         producer.begin_transaction()
@@ -267,6 +269,8 @@ def test_a_transaction_that_ends_after_it_was_listed_is_not_open(
         listed = admin.list_transactions()
         producer.commit_transaction()
     fencepost.assert_no_open_transactions(broker)
+    if is_expired:
+        listed = [attrs.evolve(each, transactional_id="expired") for each in listed]
 
     def earlier(*_: object, **__: object) -> list[TransactionListing]:
         return [*listed]

@@ -85,6 +85,21 @@ def test_a_start_that_fails_leaves_nothing_behind(
         broker.start()
 
 
+def test_a_thread_that_fails_before_it_is_ready_is_not_awaited(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket.socket, "dup", failing)
+    proxy = Proxy(broker)
+    with pytest.raises(OSError, match="Too many open files"):
+        proxy.start()
+    assert (broker.advertised_listener, proxy.connections) == (None, 0)
+    with pytest.raises(ProxyNotRunning):
+        _ = proxy.address
+
+
 def test_a_cut_resets_every_connection_and_clients_come_back(broker: Broker) -> None:
     with Proxy(broker) as proxy, Producer(proxy.address) as producer:
         producer.send(EVENTS.topic, b"1").result()

@@ -369,7 +369,8 @@ class AsyncDriver(NetworkDriver):
             if wake_at is not None:
                 self._sleeps_until = min(self._sleeps_until, wake_at)
             self._alarm = anyio.Event()
-            with anyio.move_on_after(max(0, self._sleeps_until - now) / 1000):
+            # The callbacks have taken time, so what is left is less than at `now`.
+            with anyio.move_on_after(max(0, self._sleeps_until - self._clock()) / 1000):
                 await self._alarm.wait()
             self._sleeps_until = 0
 
