@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 collect_ignore = ["kafka_clients"]  # unless it is named, as `make kafka-clients` does: it needs Java and jars
 
 # Every Spark session of a test lives for seconds: most of its time would go into the compiler that pays off
-# after minutes. With the quick one alone a session costs half of the processor time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# after minutes. With the quick one alone a session costs half of the processor time. A fifth of its start is
+# the verification of Spark's own bytecode.
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+)
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", os.environ["SPARK_SUBMIT_OPTS"])
 
 # The configuration file of whoever runs the tests is nothing to the commands in them.

@@ -15,6 +15,7 @@ from types import FunctionType
 import attrs
 import pytest
 
+from benchmarks import simulator
 from benchmarks.profiler import Part, Shares, part_of, shares
 from benchmarks.report import Spread, markdown
 from benchmarks.simulator import (
@@ -31,7 +32,10 @@ from benchmarks.simulator import (
     simulator_conditions,
     simulator_grids,
 )
+from fencepost.bundled import bundled_scenarios
+from fencepost.cli.scenario_files import read
 from fencepost.simulator.fuzz.worlds import try_seed
+from fencepost.simulator.scenarios.model import cases
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TINY = SimulatorScale(calm_worlds=1, seeds=2)
@@ -125,7 +129,6 @@ def test_a_calm_world_runs_clean_and_all_is_committed_or_aborted() -> None:
     [
         (Subject.CALM, {"transactions": 800, "worlds": 1, "events": 1_000}),
         (Subject.FUZZ, {"transactions": 2, "worlds": 2, "events": 100}),
-        (Subject.SCENARIOS, {"scenarios": 17}),
         (Subject.EXPLORE, {"states": 1_000}),
     ],
 )
@@ -133,6 +136,16 @@ def test_every_subject_does_its_work(subject: Subject, least: dict[str, int]) ->
     done = prepared(subject, TINY)()
     assert done.counts.keys() == least.keys()
     assert all(done.counts[unit] >= count for unit, count in least.items())
+
+
+def test_the_cases_of_all_bundled_scenarios_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two, which say for all how they are chosen; tests/simulator/test_scenarios.py plays all of them."""
+    bundled = bundled_scenarios()
+    assert len(bundled) >= 17
+    few = {name: bundled[name] for name in sorted(bundled)[:2]}
+    monkeypatch.setattr(simulator, "bundled_scenarios", lambda: few)
+    played = [case for path in few.values() for case in cases(read(path))]
+    assert prepared(Subject.SCENARIOS, TINY)().counts == {"scenarios": len(played)}
 
 
 # --- what is told -------------------------------------------------------------------------------------------

@@ -117,6 +117,43 @@ def test_an_option_of_kafka_is_answered_by_what_happens_instead(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["serve", "--prot", "1"], 2, "--port"),
+        (["serve"], 2, "either a data directory or --memory"),
+        (["serve", "here", "--memory"], 2, "both in memory and in here"),
+        (["serve", "--memory", "--port", "99999"], 2, "--port"),
+        (["serve", "--memory", "--override", "transaction.state.log.segment.bytes=1"], 2, "from 16384 to"),
+        (["serve", "--memory", "--without-fix", "luck"], 2, "unknown fix luck; the fixes are group_fencing"),
+        (["serve", "--memory", "--host", "0.0.0.0"], 2, "TLS, and users or client certificates, and ACLs"),
+        (["serve", "--memory", "--host", "::"], 2, "TLS, and users or client certificates, and ACLs"),
+        (["serve", "--memory", "--host", ""], 2, "Must not be empty"),
+        (["serve", "--memory", "--host", "0.0.0.0", "--insecure"], 1, "--advertised-listener HOST:PORT"),
+        (["serve", "--memory", "--host", "a" * 64], 1, "another host; the option is --host"),
+        (["serve", "--memory", "--insecure", "--host", "192.0.2.1"], 1, "another host; the option is --host"),
+        (["serve", "--memory", "--fault", "when node 1 crashes do drop"], 2, "a broker cannot see"),
+        (["topic", "list", "--bootstrap-server", "nowhere"], 2, "host:port"),
+        (["topic", "list", "--bootstrap-server", f"{'a' * 64}:1"], 3, "cannot connect to"),
+        (["produce", "fruit", "--records-per-transaction", "5"], 2, "--transactional-id"),
+        (["produce", "fruit", "--transactional-id", ""], 2, "must have 1 to 249 characters, not 0"),
+        (["produce", "fruit", "--transactional-id", "x" * 250], 2, "--transactional-id must have 1 to 249"),
+        (["consume", "fruit", "--group", ""], 2, "--group must have 1 to 249 characters, not 0"),
+        (["demo", "--flights", "100", "--kills", "100"], 2, "need at least"),
+        (["demo", "--flights", "1"], 2, "--flights"),
+        (["dump", "/no/such/directory"], 2, "no such file or directory"),
+    ],
+)
+def test_errors_say_what_to_do_and_how_they_differ(
+    arguments: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == code
+    said = capsys.readouterr()
+    assert words in said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
+
+
 def test_an_error_is_reported_once_until_the_partition_can_be_read_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

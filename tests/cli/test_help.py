@@ -52,3 +52,11 @@ def test_no_message_names_a_file_of_the_repository(path: Path) -> None:
     """Only the first docstring of a file, which is for its readers, may."""
     _, _, rest = path.read_text(encoding="utf-8").partition('"""\n')
     assert not re.findall(r"docs/[a-z-]+\.md|scenarios/README", rest)
+
+
+@pytest.mark.parametrize("command", [[], ["serve"], ["topic"], ["topic", "create"], ["dump"], ["demo"]])
+def test_every_command_has_help(command: list[str], capsys: Output) -> None:
+    assert run([*command, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "Usage" in said
+    assert "with-parent" not in said, "only the demo starts a broker as its child"

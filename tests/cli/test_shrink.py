@@ -24,6 +24,7 @@ from tests.cli.processes import COMMAND, PATIENCE_S
 
 Output = pytest.CaptureFixture[str]
 BUDGET = 40_000  # events of all attempts: a second or two
+SMALL_BUDGET = 8_000  # tests/simulator/test_shrinking.py searches for longer
 
 
 def last_json(capsys: Output) -> tuple[list[str], dict[str, Any]]:
@@ -37,7 +38,8 @@ def test_a_seed_becomes_a_small_scenario_that_breaks_the_same_rule(
     capsys: Output, tmp_path: Path, broken: Protection
 ) -> None:
     seed, target = failing_with(broken), tmp_path / "small.toml"
-    options = ["--seed", str(seed), "--break", broken, "--output", str(target), "--budget", str(BUDGET)]
+    options = ["--seed", str(seed), "--break", broken, "--output", str(target)]
+    options += ["--budget", str(SMALL_BUDGET)]
     assert run(["shrink", *options, "--json"]) == 0
     words, small = last_json(capsys)
     assert words[0].startswith(f"seed {seed} violates {small['rule']}: ")
