@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from typing import Final, cast
 
@@ -55,6 +55,7 @@ RESEMBLING_MAX: Final = 5
 LIKENESS_MIN: Final = 0.6  # of two points as texts, from 0 to 1; points of the same kind are similar
 # Each point is compared with every fault, and each text with every phrase: requests must not make that slow.
 FAULTS_MAX: Final = 1_000
+COMPARED_TOPICS_MAX: Final = 1_000  # with a misspelt one; the broker answers nobody meanwhile
 FAULT_LENGTH_MAX: Final = 2_000  # a fault has at most six names, of 249 characters
 
 
@@ -213,7 +214,8 @@ def _check_broker(phrase: Point | Action, name: str, abilities: Abilities) -> No
     """Refuse any name here but that of this broker."""
     node = f"node {abilities.node_id}"
     if not _names_broker(name):
-        raise BadPhrase(f"{quoted(str(phrase))}: {quoted(name)} is not this broker", possible=[BROKER, node])
+        because = f"{quoted(name)} is not this broker{suggestion(name, [BROKER, node])}"
+        raise BadPhrase(f"{quoted(str(phrase))}: {because}", possible=[BROKER, node])
     if name.startswith("node ") and name != node:
         because = f"there is no {quoted(name)}; this broker is {node}"
         raise BadPhrase(f"{quoted(str(phrase))}: {because}", possible=[BROKER, node])
@@ -334,12 +336,15 @@ def partitions_of(line: FaultLine) -> list[TopicPartition]:
     return sorted({partition_named(name) for name in names if name != ANYONE})
 
 
-def instead_of(absent: TopicPartition, existing: Collection[TopicPartition]) -> str:
+def instead_of(absent: TopicPartition, partition_counts: Mapping[str, int]) -> str:
     """What a partition that does not exist was probably meant to be, as the end of a sentence, or empty."""
-    count = sum(each.topic == absent.topic for each in existing)
-    if count:
+    if count := partition_counts.get(absent.topic):
         return f"; topic {absent.topic} has {count} partition{'s' if count > 1 else ''}"
-    return suggestion(str(absent), map(str, existing))
+    if len(partition_counts) > COMPARED_TOPICS_MAX:
+        return ""
+    number = absent.partition
+    names = [f"{topic}-{number}" for topic, count in partition_counts.items() if number < count]
+    return suggestion(str(absent), names)
 
 
 # --- the plan -----------------------------------------------------------------------------------------------

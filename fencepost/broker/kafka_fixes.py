@@ -114,7 +114,7 @@ class KafkaFixes:
     def without(cls, names: Iterable[str]) -> KafkaFixes:
         """All fixes but these. Raises ValueError for an unknown name; the message lists the names."""
         off = tuple(names)
-        if unknown := [name for name in off if name not in FIX_NAMES]:
+        if unknown := [name or "''" for name in off if name not in FIX_NAMES]:
             raise ValueError(f"unknown fix {', '.join(unknown)}; the fixes are {', '.join(FIX_NAMES)}")
         return cls(**dict.fromkeys(off, False))
 

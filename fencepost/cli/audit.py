@@ -136,7 +136,7 @@ def _check_expression(spark: SparkSession, paths: Sequence[str], *, topic: str, 
         check_expression(spark, paths, topic=topic, by=by)
     except AnalysisException as problem:
         raise WrongUsage(
-            f"--by {by}: {reason_of(problem).partition(' SQLSTATE: ')[0]}",
+            f"--by {by}: {reason_of(problem)}",
             then="give a Spark SQL expression over key, value and headers, such as key",
         ) from problem
 

@@ -78,7 +78,7 @@ def demo(
         trio.run(perform_unless_stopped, demo)
         if directory is not None:
             story.tell(f"the log is in {data}; read it with `fencepost dump {data}`")
-        story.console.print(result.to_table())
+        story.show(result.to_table())
         story.console.print(result.sentence(), style="green" if result.ok else "red", markup=False)
     if as_json:
         print_json(result.to_json())

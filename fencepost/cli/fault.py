@@ -5,7 +5,7 @@ Rule: the faults and their phrases are those of `serve --fault`; `wait` fails if
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 from cyclopts import Parameter
@@ -20,7 +20,6 @@ from fencepost.client.shells.sync import Admin
 from fencepost.faults.grammar import BadPhrase
 from fencepost.faults.phrases import FAULTS_HELP, partition_named
 from fencepost.protocol.messages import DescribedFault
-from fencepost.protocol.terms import TopicPartition
 from fencepost.testing.fault_registry import RemoteFaultRegistry
 
 LISTED: Columns[DescribedFault] = (
@@ -59,22 +58,22 @@ def add_faults(
         for handle, _ in added:
             handle.remove()
         raise WrongUsage(str(problem), then=FAULTS_HELP) from problem
-    absent, existing = _absent(cluster)
+    absent, partition_counts = _absent(cluster)
     for handle, text in added:
         partitions = absent.get(handle.fault_id, ())
         facts = {"fault_id": handle.fault_id, "fault": text, "absent": list(partitions)}
         print_done(f"Added fault {handle.fault_id}: {text}", facts, as_json=as_json)
-        _name_absent(handle.fault_id, partitions, existing)
+        _name_absent(handle.fault_id, partitions, partition_counts)
 
 
 def list_faults(*, cluster: ClusterOptions = LOCAL, as_json: AsJson = False) -> None:
     """List the faults, and how often each struck."""
     with cluster.connect() as admin:
         listed = admin.list_faults()
-        existing = _existing(admin, listed)
+        partition_counts = _partition_counts(admin, listed)
     print_rows(IN_JSON if as_json else LISTED, listed, as_json=as_json)
     for fault in listed:
-        _name_absent(fault.fault_id, fault.absent, existing)
+        _name_absent(fault.fault_id, fault.absent, partition_counts)
 
 
 def wait_for_faults(
@@ -132,30 +131,30 @@ def _faults(cluster: ClusterOptions) -> Faults:
     return Faults(RemoteFaultRegistry(cluster.connect))
 
 
-def _absent(cluster: ClusterOptions) -> tuple[dict[int, tuple[str, ...]], list[TopicPartition]]:
-    """By fault: the partitions that it names and the broker does not have; and those that it has instead."""
+def _absent(cluster: ClusterOptions) -> tuple[dict[int, tuple[str, ...]], dict[str, int]]:
+    """By fault: the partitions that it names and the broker does not have; and how many each topic has."""
     try:
         with cluster.connect() as admin:
             listed = admin.list_faults()
-            return {fault.fault_id: fault.absent for fault in listed}, _existing(admin, listed)
+            return {fault.fault_id: fault.absent for fault in listed}, _partition_counts(admin, listed)
     except (CommandFailed, ClientError):  # a fault may already have stopped the broker
-        return {}, []
+        return {}, {}
 
 
-def _existing(admin: Admin, listed: Sequence[DescribedFault]) -> list[TopicPartition]:
-    """The partitions that exist, if a fault names one that does not; empty without the right to list them."""
+def _partition_counts(admin: Admin, listed: Sequence[DescribedFault]) -> dict[str, int]:
+    """The topics that exist, if a fault names one that does not; empty without the right to list them."""
     if not any(fault.absent for fault in listed):
-        return []
+        return {}
     try:
         topics = admin.list_topics()
     except ClientError:
-        return []
-    return [TopicPartition(topic.topic, number) for topic in topics for number in range(len(topic.leaders))]
+        return {}
+    return {topic.topic: len(topic.leaders) for topic in topics}
 
 
-def _name_absent(fault_id: int, partitions: Sequence[str], existing: Sequence[TopicPartition]) -> None:
+def _name_absent(fault_id: int, partitions: Sequence[str], partition_counts: Mapping[str, int]) -> None:
     for partition in partitions:
-        meant = instead_of(partition_named(partition), existing)
+        meant = instead_of(partition_named(partition), partition_counts)
         complain(
             f"fault {fault_id} names partition {partition}, which does not exist yet{meant}",
             then="`fencepost topic list` shows the topics",

@@ -35,7 +35,9 @@ def did_you_mean_beside(path: Path) -> str:
 
 def question(found: Sequence[Path]) -> str:
     """The question that names these paths; empty if there is none."""
-    return f"did you mean {' or '.join(map(str, found[:NAMED_MAX]))}?" if found else ""
+    from fencepost.protocol.suggestions import either  # only these errors need it
+
+    return f"did you mean {either(map(str, found[:NAMED_MAX]))}?" if found else ""
 
 
 def near_names(path: Path) -> list[Path]:

@@ -306,5 +306,7 @@ def _check_fix_names(_: type, names: tuple[str, ...]) -> None:
         ) from problem
 
 
-WithoutFixes = Annotated[tuple[str, ...], Parameter("--without-fix", negative="", validator=_check_fix_names)]
+WithoutFixes = Annotated[
+    tuple[str, ...], NOT_EMPTY, Parameter("--without-fix", negative="", validator=_check_fix_names)
+]
 """Turns off one of Kafka's later fixes in the brokers that a command starts."""

@@ -97,7 +97,8 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 def reason_of(problem: Exception) -> str:
     """The error that a worker raised, extracted from Spark's, which is pages long: without the traceback if
-    it is one of ours. If Spark's error has no traceback, its first line; if Java raised it, its message.
+    it is one of ours. If Spark's error has no traceback, its first line; if Java raised it, its message:
+    both without Spark's code for databases, and what follows that.
     """
     lines = [line for line in str(problem).splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"fencepost[\w.]+: ", line)]
@@ -106,4 +107,4 @@ def reason_of(problem: Exception) -> str:
     if any("Traceback (most recent call last)" in line for line in lines):
         return "\n".join(line for line in lines if not line.startswith("\tat "))
     java = re.search(r"^: (?:[\w.$]+: )?(.+)", str(problem), re.MULTILINE)
-    return java[1] if java else lines[0]
+    return (java[1] if java else lines[0]).partition(" SQLSTATE: ")[0]

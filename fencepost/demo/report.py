@@ -209,6 +209,13 @@ class StoryLog:
         """Prints one line, with the seconds since the start."""
         self.console.print(f"{self.seconds:6.1f} s  {text}", markup=False, soft_wrap=True)
 
+    def show(self, table: Table) -> None:
+        """Prints a table, in a pipe without the spaces that fill up its last column."""
+        with self.console.capture() as drawn:
+            self.console.print(table)
+        for line in drawn.get().splitlines():
+            self.console.out(line.rstrip(" "), highlight=False)
+
     @property
     def seconds(self) -> float:
         """Seconds since the start."""

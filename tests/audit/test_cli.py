@@ -77,6 +77,12 @@ def test_of_a_failed_task_only_the_error_is_shown() -> None:
     assert reason_of(Exception("[PARSE_SYNTAX_ERROR] Syntax error at 'key +'\n== SQL ==")) == (
         "[PARSE_SYNTAX_ERROR] Syntax error at 'key +'"
     )
+    unknown = "[UNRESOLVED_COLUMN] A column with name `kye` cannot be resolved. SQLSTATE: 42703; line 1 pos 0"
+    assert reason_of(Exception(unknown)) == unknown.partition(" SQLSTATE")[0]
+    java = (
+        "An error occurred while calling o1.x.\n: org.x.Y: [TASK_FAILED] It failed. SQLSTATE: 39000\n\tat z"
+    )
+    assert reason_of(Exception(java)) == "[TASK_FAILED] It failed."
     bug = 'An exception was thrown: Traceback (most recent call last):\n  File "x.py"\nKeyError: 3'
     assert reason_of(Exception(f"{bug}\n\tat org.apache.spark.Task.run(Task.scala:147)")) == bug
     java = "An error occurred while calling None.Context.\n: org.apache.spark.SparkException: no\n\tat x"

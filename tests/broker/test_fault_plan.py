@@ -11,10 +11,19 @@ import pytest
 import fencepost
 from fencepost import Broker, FaultNeverStruck, Producer
 from fencepost.broker.fault_handles import FaultHandle
-from fencepost.broker.faults import FAULTS_MAX, Abilities, NoSuchFault, awaited, playable
+from fencepost.broker.faults import (
+    COMPARED_TOPICS_MAX,
+    FAULTS_MAX,
+    Abilities,
+    NoSuchFault,
+    awaited,
+    instead_of,
+    playable,
+)
 from fencepost.client.errors import CommitOutcomeUnknown
 from fencepost.faults.grammar import BadPhrase
 from fencepost.faults.phrases import FAULTS_HELP, POINTS, FaultLine, Point
+from fencepost.protocol.terms import TopicPartition
 from tests.broker.test_faults import PATIENCE_S, commit, only, producer, served, stored, write
 
 
@@ -152,6 +161,30 @@ def test_an_action_that_is_begun_is_explained(action: str, meaning: str) -> None
     assert "did you mean" in str(found.value)
     assert meaning in str(found.value)
     assert len(found.value.possible) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "meant"),
+    [
+        ("when brker sends EndTxn reply do drop", "broker"),
+        ("when shop sends EndTxn to brokre do drop", "broker"),
+        ("when at 3 s do crash brokr", "broker"),
+    ],
+)
+def test_the_likely_name_of_the_broker_is_suggested(fault: str, meant: str) -> None:
+    with pytest.raises(BadPhrase, match=f'is not this broker; did you mean "{meant}"') as found:
+        playable(fault, Abilities())
+    assert found.value.possible == ("broker", "node 1")
+
+
+def test_a_partition_is_compared_with_a_bounded_number_of_names() -> None:
+    absent = TopicPartition("ordres", 0)
+    counts = {f"topic-{number:04}": 12 for number in range(COMPARED_TOPICS_MAX - 1)}
+    assert instead_of(absent, counts | {"orders": 1}) == '; did you mean "orders-0"?'
+    assert instead_of(absent, counts | {"orders": 1, "one more": 1}) == ""
+    assert instead_of(TopicPartition("orders", 3), counts | {"orders": 3, "one more": 1}) == (
+        "; topic orders has 3 partitions"
+    )
 
 
 @pytest.mark.parametrize("point", ["garbage", "broker sends EndTxn reply"])

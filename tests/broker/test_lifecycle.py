@@ -323,6 +323,7 @@ def test_an_acknowledgement_before_the_sync_is_noticed(monkeypatch: pytest.Monke
         ({"advertised_listener": "nowhere"}, ValueError, "'nowhere' is not HOST:PORT"),
         ({"transaction_version": 3}, ValueError, r"transaction_version must be one of \[0, 1, 2\], not 3"),
         ({"partition_verification": "no"}, TypeError, "partition_verification must be True or False, not"),
+        ({"without_fixes": [""]}, ValueError, "unknown fix ''; the fixes are group_fencing, "),
         ({"without_fixes": ["fencing"]}, ValueError, "unknown fix fencing; the fixes are group_fencing, "),
         ({"without_fixes": "fences_once"}, TypeError, r"must be a list of names, such as \['fences_once'\]"),
         ({"broken": ["fence"]}, ValueError, "unknown protection fence; the protections are dedup, fencing"),

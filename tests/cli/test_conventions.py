@@ -563,6 +563,8 @@ def test_completion_is_installed(
         (["dump", "data", "--topic"], "--topic"),
         (["serve", "--memory", "--metrics-port", "0", "--metrics-host"], "--metrics-host"),
         (["serve", "--memory", "--insecure", "--port", "0", "--host"], "--host"),
+        (["serve", "--memory", "--without-fix"], "--without-fix"),
+        (["fuzz", "--without-fix"], "--without-fix"),
     ],
 )
 def test_an_empty_value_is_not_a_missing_option(

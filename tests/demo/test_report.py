@@ -30,6 +30,15 @@ def test_the_table_names_the_isolation_that_was_read_under(broken: str | None, l
     assert label in said.get()
 
 
+def test_no_line_of_the_table_ends_in_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    """As of other commands in a pipe."""
+    counts: dict[str, Any] = {field.name: 0 for field in attrs.fields(DemoResult)}
+    StoryLog().show(DemoResult(**counts).to_table())
+    said = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(" lost ") for line in said)
+    assert [line for line in said if line != line.rstrip()] == []
+
+
 @pytest.mark.parametrize(
     ("count", "more"), [(0, ""), (5, ""), (6, "and 1 more problem: "), (17, "and 12 more problems: ")]
 )
