@@ -97,9 +97,11 @@ class BrokerEvents:
             self._add(Arrived(self._now(), number=asked.number))
 
     def answered(self, answer: Reply, lost_because: str | None) -> None:
-        """A reply leaves, or is lost."""
+        """A reply leaves, or is lost. One that a crash has struck as it was about to leave is lost with the
+        broker, and never left.
+        """
         asked = self._asked.pop(answer.to, None)
-        if asked is None:
+        if asked is None or self._is_down:
             return
         self._taken(asked)  # if a fault answered in its place
         label = reply_label(asked.api, answer.error, answer.body)

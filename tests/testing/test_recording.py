@@ -98,6 +98,25 @@ def test_faults_kills_and_starts_are_drawn_where_they_happen() -> None:
     assert held.arrived > events.index(struck[2])
 
 
+@pytest.mark.parametrize("action", ["crash broker", "cut power of broker"])
+def test_no_reply_leaves_a_broker_that_is_down(action: str) -> None:
+    """Nor is one drawn that was about to leave: it died with the broker."""
+    seen = Recording()
+    fault = f"when broker sends EndTxn reply to shop do {action} until after 50 ms"
+    with Broker(sync="commit", observer=seen, faults=[fault]) as broker:
+        create_topic(broker, "orders", 1)
+        pay(broker, b"A")
+    told = [
+        event.label if isinstance(event, Struck) else event.source
+        for event in seen.history().events
+        if isinstance(event, Struck) or (isinstance(event, Sent) and event.label.startswith("EndTxn"))
+    ]
+    down = told.index("crash" if action == "crash broker" else "crash: power is cut")
+    assert told[down - 1] == "shop"
+    assert "broker" not in told[down : told.index("restart")]
+    assert told[-1] == "broker", "the retry is answered"
+
+
 def test_readers_and_fixtures_are_not_drawn() -> None:
     seen = Recording()
     with Broker(observer=seen) as broker:
