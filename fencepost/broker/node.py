@@ -314,14 +314,14 @@ class Node:
             entries = found
         aborted = partition.apply(log.partition, header, batch)
         match log.coordinator:
+            case None:
+                pass
             case Transactions() as state:
                 transactions.apply(state, entries)
             case Groups() as state:
                 groups.apply(state, header, batch, cast(GroupBatch, entries))
             case Controller() as state:
                 return aborted, controller.apply(state, entries)
-            case None:
-                pass
         return aborted, []
 
     def append(self, log: LeaderLog, batch: bytearray | memoryview, entries: Entries) -> BatchHeader:
@@ -376,6 +376,8 @@ class Node:
         """Perform effects whose wait is over; Collect and AfterAll may lead to further waits."""
         for effect in effects:
             match effect:
+                case Reply():  # most effects
+                    self.outcome.effects.append(effect)
                 case Collect():
                     self.collect(effect)
                 case AfterAll():
