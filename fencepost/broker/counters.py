@@ -31,13 +31,15 @@ fill the memory."""
 class Durations:
     """How many times something happened, and how long it took."""
 
-    count: int = 0
     total_ms: float = 0.0
     buckets: list[int] = attrs.Factory(lambda: [*repeat(0, len(BUCKETS_MS) + 1)])
 
+    @property
+    def count(self) -> int:
+        return sum(self.buckets)
+
     def add(self, took_ms: float) -> None:
         """Count one that took this many milliseconds."""
-        self.count += 1
         self.total_ms += took_ms
         self.buckets[bisect_left(BUCKETS_MS, took_ms)] += 1
 

@@ -173,20 +173,23 @@ REQUESTS_OF_NODES: Final[dict[type[Any], SenderHandler]] = {
 
 
 def _received(node: Node, arrived: Received, now: int) -> None:
-    kind = type(arrived.request)
-    if arrived.from_node is not None and kind in REQUESTS_OF_NODES:
-        REQUESTS_OF_NODES[kind](node, arrived.request, arrived, now)
-        return
-    if arrived.from_node is None and (refused := limits.refused(arrived.request)) is not None:
-        node.reply(arrived.to, refused)
+    request = arrived.request
+    kind = type(request)
+    if arrived.from_node is None:
+        refused = limits.refused(request)
+        if refused is not None:
+            node.reply(arrived.to, refused)
+            return
+    elif kind in REQUESTS_OF_NODES:
+        REQUESTS_OF_NODES[kind](node, request, arrived, now)
         return
     if kind in REQUESTS:
-        REQUESTS[kind](node, arrived.request, arrived.to, now)
+        REQUESTS[kind](node, request, arrived.to, now)
     elif kind in VERSIONED_REQUESTS:
         version = client_version_of(kind, arrived.version)
-        VERSIONED_REQUESTS[kind](node, arrived.request, arrived.to, now, version)
+        VERSIONED_REQUESTS[kind](node, request, arrived.to, now, version)
     else:
-        REQUESTS_OF_MEMBERS[kind](node, arrived.request, arrived, now)
+        REQUESTS_OF_MEMBERS[kind](node, request, arrived, now)
 
 
 def _answered(node: Node, arrived: Answered, now: int) -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import attrs
 import msgpack
@@ -199,18 +199,18 @@ def _open(
     try:
         # Messages hold no maps, and an array cannot have more entries than there are bytes.
         entries_max = min(len(header), array_max)
-        fields = msgpack.unpackb(
+        fields: list[Any] = msgpack.unpackb(
             header,
             max_array_len=entries_max,
             max_map_len=0,
             max_ext_len=0,
-            list_hook=_counter() if array_max < ARRAY_LENGTH_MAX and len(header) > _FEW_BYTES else None,
+            list_hook=_counter() if len(header) > _FEW_BYTES and array_max < ARRAY_LENGTH_MAX else None,
         )
     except (ValueError, msgpack.UnpackException) as problem:
         raise ProtocolViolation(f"the header is not msgpack: {problem}") from None
-    if type(fields) is not list or len(cast("list[Any]", fields)) != field_count:
+    if type(fields) is not list or len(fields) != field_count:
         raise ProtocolViolation(f"the header is not an array of {field_count}")
-    return cast("list[Any]", fields), Payload(view[header_end:])
+    return fields, Payload(view[header_end:])
 
 
 def _header_too_large(size: int, size_max: int) -> ProtocolViolation:

@@ -270,10 +270,13 @@ def column_places(payload: Buffer, record_count: int) -> list[int | None]:
             raise ProtocolViolation(f"the records are not {_COLUMN_COUNT} columns")
         for column in range(_COLUMN_COUNT):
             at = unpacker.tell()
-            is_nil = payload[at] == NIL and column != VALUES
-            if not is_nil and array_length(payload, at) != record_count:
+            first = payload[at]
+            if first == NIL and column != VALUES:
+                places.append(None)
+            elif array_length(payload, at) == record_count:
+                places.append(at + 1 + ARRAY_LENGTH_SIZES.get(first, 0))
+            else:
                 raise ProtocolViolation(f"column {column} of a batch does not have {record_count} entries")
-            places.append(None if is_nil else at + 1 + ARRAY_LENGTH_SIZES.get(payload[at], 0))
             unpacker.skip()
     except (ValueError, IndexError, msgpack.UnpackException) as problem:
         raise ProtocolViolation(f"the records are not msgpack: {problem}") from None
