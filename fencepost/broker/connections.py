@@ -239,7 +239,8 @@ class Connection:
             return None
         if ended.kind is Fetch:
             self.fetches -= 1
-        if ended.kind is Fetch or self.protocol.is_serial:
+            self.room.unpark_all()
+        elif self.protocol.is_serial:
             self.room.unpark_all()
         self.requests.give(ended.size)
         return ended

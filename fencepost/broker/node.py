@@ -338,7 +338,7 @@ class Node:
         )
         self.entering = None
         if consequences:
-            self.after(log, consequences)
+            self.after(log, tuple(consequences))
         return header
 
     def is_too_large(self, size: int) -> bool:
@@ -349,13 +349,13 @@ class Node:
 
     # --- waiting until it is safe
 
-    def after(self, log: LeaderLog, effects: Iterable[Inner]) -> None:
+    def after(self, log: LeaderLog, effects: tuple[Inner, ...]) -> None:
         """Release effects when the log is durable up to its present end."""
         state = log.partition
         if state.high_watermark == state.log_end_offset:
             self.release(log, effects)
         else:
-            log.waiting.append((state.log_end_offset, tuple(effects)))
+            log.waiting.append((state.log_end_offset, effects))
 
     def after_all(self, keys: Iterable[TopicPartition], reply: Reply) -> None:
         """Send a reply when each of these logs is durable up to its present end."""

@@ -468,12 +468,12 @@ class Server:
         to = ReplyTo(connection.number, number)
         if self.observer is not None:
             self.observer.asked(to, arrived)
-        if to.correlation_id in connection.in_progress:
+        if number in connection.in_progress:
             raise ProtocolViolation(
-                f"correlation id {to.correlation_id} is in use: an earlier request with it has no reply yet"
+                f"correlation id {number} is in use: an earlier request with it has no reply yet"
             )
         if has_answer:
-            connection.begin(to.correlation_id, request, arrived.client_id)
+            connection.begin(number, request, arrived.client_id)
         if session is not None:
             allowed = self._authorized(connection, session, arrived, to)
             if allowed is None:

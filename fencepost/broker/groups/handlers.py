@@ -39,7 +39,7 @@ def _carry_out(node: Node, log: GroupLog, turn: Turn) -> bool:
         log.coordinator.live[group_id] = turn.group
         _schedule(node, turn.group)
     if turn.answers:
-        node.after(log, turn.answers)
+        node.after(log, tuple(turn.answers))
     return True
 
 

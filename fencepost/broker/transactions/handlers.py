@@ -84,7 +84,8 @@ def carry_out(node: Node, log: TransactionLog, decision: TransactionDecision, no
         transactions.take_note(log.coordinator, decision.note)
     for name, record in decision.entries:
         write_record(node, log, name, record, now)
-    node.after(log, decision.effects)
+    if decision.effects:
+        node.after(log, decision.effects)
 
 
 def write_record(
