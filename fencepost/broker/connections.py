@@ -239,8 +239,7 @@ class Connection:
             return None
         if ended.kind is Fetch:
             self.fetches -= 1
-            self.room.unpark_all()
-        elif self.protocol.is_serial:
+        if ended.kind is Fetch or self.protocol.is_serial:
             self.room.unpark_all()
         self.requests.give(ended.size)
         return ended
