@@ -122,6 +122,14 @@ def test_a_target_is_computed_at_most_once_in_an_interval() -> None:
     assert beats(story, "a", 2) == (2, ["orders-0"])
 
 
+def test_a_member_without_topics_does_not_delay_the_first_target() -> None:
+    """The first epoch of a group has an empty target that nobody computed, so no interval begins."""
+    story = story_of(settings=SETTINGS)
+    idle = beat_request("a", 0, topics=(), owned=(), story=story, timeout_ms=10_000)
+    assert told(story, story.ask(idle)) == (1, [])
+    assert told(story, joins(story, "b")) == (2, ["orders-0", "orders-1"])
+
+
 @pytest.mark.parametrize(
     ("preferred", "chosen"),
     [

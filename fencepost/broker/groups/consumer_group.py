@@ -58,7 +58,7 @@ from fencepost.protocol.consumer_group_log import (
 from fencepost.protocol.terms import GroupState
 
 FIRST_GROUP_EPOCH: Final = GroupEpoch(1)
-NO_TARGET: Final = TargetEpoch(0)
+FIRST_TARGET_EPOCH: Final = TargetEpoch(1)  # of an empty target that nobody computed
 MEMBER_BYTES: Final = 1_024  # of memory, for a member without its names
 NAME_BYTES: Final = 64  # besides the characters of a name
 _KIND = ConsumerRecordKind
@@ -135,7 +135,7 @@ class ConsumerGroup:
 
     group_id: str
     group_epoch: GroupEpoch = FIRST_GROUP_EPOCH
-    target_epoch: TargetEpoch = NO_TARGET
+    target_epoch: TargetEpoch = FIRST_TARGET_EPOCH
     membership: ConsumerMembers = attrs.Factory(ConsumerMembers)
     targets: dict[str, Partitions] = attrs.Factory(dict[str, Partitions])
     assignments: dict[str, CurrentAssignment] = attrs.Factory(dict[str, CurrentAssignment])
@@ -277,7 +277,10 @@ def metadata_hash(group: ConsumerGroup, known: SubscribableTopics) -> int:
 
 # --- records ---------------------------------------------------------------------------------------------
 
-_SINGLES: Final = {_KIND.GROUP: ("group_epoch", FIRST_GROUP_EPOCH), _KIND.TARGET: ("target_epoch", NO_TARGET)}
+_SINGLES: Final = {
+    _KIND.GROUP: ("group_epoch", FIRST_GROUP_EPOCH),
+    _KIND.TARGET: ("target_epoch", FIRST_TARGET_EPOCH),
+}
 """The kinds of records of which a group has one: the field for it, and the value that stands for none."""
 
 _PARTS: Final = {
