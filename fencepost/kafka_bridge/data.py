@@ -199,11 +199,17 @@ def _fetched_part(part: m.FetchedPartition) -> Values:
         "log_start_offset": part.log_start_offset,
         # The preferred replica (KIP-392) and the diverging epoch (KIP-595) stay at their defaults: no
         # followers.
-        "aborted_transactions": None
-        if part.aborted is None
-        else [{"producer_id": each.producer_id, "first_offset": each.first_offset} for each in part.aborted],
+        "aborted_transactions": _aborted(part),
         "records": part.records,
     }
+
+
+def _aborted(part: m.FetchedPartition) -> list[Values] | None:
+    if part.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return []  # null is only for what a leader answers (FetchResponse.partitionResponse)
+    if part.aborted is None:
+        return None
+    return [{"producer_id": each.producer_id, "first_offset": each.first_offset} for each in part.aborted]
 
 
 _LEVELS: Final = {level.value: level for level in IsolationLevel}

@@ -33,7 +33,7 @@ not_fetched: Final = _refusing(
     high_watermark=NO_OFFSET,
     last_stable_offset=NO_OFFSET,
     log_start_offset=NO_OFFSET,
-    aborted=None,
+    aborted=(),
     records=b"",
 )
 offset_not_listed: Final = _refusing(m.ListedOffset, timestamp=NO_TIMESTAMP, offset=NO_OFFSET)

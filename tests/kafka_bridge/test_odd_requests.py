@@ -877,10 +877,10 @@ def test_the_last_offset_before_which_records_are_deleted_counts(wire: KafkaSock
     assert [(part.error_code, part.low_watermark) for part in topic.partitions] == [(NO_ERROR, 2)]
 
 
-def fetch(wire: KafkaSocket, version: int, topic: str = TOPIC, **more: Any) -> Any:
-    """Read the first partition of a topic."""
+def fetch(wire: KafkaSocket, version: int, topic: str = TOPIC, partition: int = 0, **more: Any) -> Any:
+    """Read a partition of a topic."""
     part = {
-        "partition": 0,
+        "partition": partition,
         "current_leader_epoch": -1,
         "fetch_offset": 0,
         "last_fetched_epoch": -1,
@@ -900,6 +900,24 @@ def fetch(wire: KafkaSocket, version: int, topic: str = TOPIC, **more: Any) -> A
         "rack_id": "",
     }
     return ask(wire, FETCH, version, **usual | more)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize("version", range(4, 18))
+def test_null_in_place_of_aborted_transactions_is_an_answer_of_a_leader(
+    wire: KafkaSocket, version: int, level: int
+) -> None:
+    """Null is for readers of uncommitted records, and for errors of a partition's leader."""
+
+    def aborted(**asked: Any) -> tuple[ErrorCode, Any]:
+        (topic,) = fetch(wire, version, isolation_level=level, **asked).responses
+        (part,) = topic.partitions
+        return part.error_code, part.aborted_transactions
+
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert aborted(partition=9) == (unknown, ())
+    assert aborted(topic="ghost") == (ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else unknown, ())
+    assert aborted() == (NO_ERROR, () if level else None)
 
 
 @pytest.mark.parametrize("version", [4, 7, 11])
