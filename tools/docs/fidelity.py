@@ -204,6 +204,14 @@ DIFFERENCES: Final = (
         "where Kafka leaves topics out.",
     ),
     Difference(
+        what="members that become static without leaving (KIP-848)",
+        kafka="A member that joins again under its own id, now with an instance id, is assigned nothing "
+        "until the next target; topics to which only its old subscription referred count until then.",
+        here="It keeps its target, and its old subscription ends at once.",
+        because="Every consumer takes a new member id when it starts.",
+        noticed="Only with hand-crafted requests.",
+    ),
+    Difference(
         what="server-side assignors (KIP-848)",
         kafka="uniform and range, and any class that group.consumer.assignors names. The built-in ones do "
         "not use racks (KAFKA-16694).",
@@ -526,11 +534,14 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="invalid producer ids and epochs",
-        kafka="A marker with epoch -1 or producer id -1 gets UNKNOWN_SERVER_ERROR, and one with another "
-        "negative producer id is written. Without verification, a TxnOffsetCommit with a negative epoch gets "
-        "UNKNOWN_SERVER_ERROR, and a TxnOffsetCommit without a producer id takes effect at once.",
-        here="The marker gets INVALID_PRODUCER_EPOCH or INVALID_PRODUCER_ID_MAPPING; the offsets wait for a "
-        "marker that never comes.",
+        kafka="A marker with epoch -1, producer id -1 or a negative transaction version gets "
+        "UNKNOWN_SERVER_ERROR, and one with another negative producer id is written. A batch with another "
+        "negative producer id than -1 is appended again if it is sent again. Without verification, a "
+        "TxnOffsetCommit with a negative epoch gets UNKNOWN_SERVER_ERROR, and a TxnOffsetCommit without a "
+        "producer id takes effect at once.",
+        here="The marker gets INVALID_PRODUCER_EPOCH or INVALID_PRODUCER_ID_MAPPING, and a negative "
+        "transaction version is like 0; the batch is a duplicate, as that of any other producer; the offsets "
+        "wait for a marker that never comes.",
         because="In Kafka an internal check fails; no client sends such requests.",
         noticed="Only with hand-crafted requests.",
     ),
