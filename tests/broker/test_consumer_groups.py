@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 import pytest
 
-from fencepost.broker.contract import Reply
+from fencepost.broker.contract import Reply, Tick
 from fencepost.broker.groups.consumer_group import ConsumerGroup
 from fencepost.broker.groups.consumer_heartbeat import REGEX_REFRESH_MS
 from fencepost.broker.groups.state import Groups
@@ -21,6 +21,7 @@ from tests.broker.group_story import sync_request
 from tests.broker.refusals import CarefulStory
 from tests.broker.requests import COMMIT, ORDERS, OTHERS, body_of, offset_request, plain_offset_request
 from tests.broker.story import SETTINGS, Story, offsets_log_of
+from tests.python_calls import calls_of
 
 GROUP: Final = "readers"
 AT_ONCE: Final = attrs.evolve(SETTINGS, group_consumer_assignment_interval_ms=0)
@@ -218,6 +219,18 @@ def test_a_classic_member_learns_who_has_its_instance_id(
     sync = attrs.evolve(sync_request(1, member, instance=instance), group_id=GROUP)
     beat = m.Heartbeat(group_id=GROUP, generation_id=1, member_id=member, group_instance_id=instance)
     assert [story.ask(request).error for request in (sync, beat)] == [error, error]
+
+
+def test_a_tick_looks_at_no_member_that_has_nothing_due() -> None:
+    story = story_of()
+    work: list[int] = []
+    for count in (3, 30):
+        for number in range(count):
+            assert joins(story, f"{count} {number}").error is ErrorCode.NONE
+        story.run()
+        story.host.offer(Tick())
+        work.append(calls_of(story.run))
+    assert work[0] == work[1]
 
 
 # --- topics

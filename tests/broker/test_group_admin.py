@@ -11,6 +11,7 @@ from fencepost.protocol.terms import NO_OFFSET, GroupState, TopicPartition
 from tests.broker.group_story import GROUP, GroupStory, join_request, protocols, sync_request
 from tests.broker.requests import COMMIT, ORDERS, OTHERS, body_of, plain_offset_request
 from tests.client.members import subscription
+from tests.python_calls import calls_of
 
 
 def listed(story: GroupStory, *states: GroupState) -> list[tuple[str, str, GroupState]]:
@@ -105,6 +106,31 @@ def test_a_group_that_only_committed_is_deleted_too() -> None:
     assert delete(story, GROUP) == [ErrorCode.NONE]
     story.restart()
     assert listed(story) == []
+
+
+def test_deleting_a_group_looks_at_no_other_group() -> None:
+    story = GroupStory()
+    work: list[int] = []
+    for others in (10, 200):
+        for number in range(others):
+            assert commit(story, f"other {others} {number}") is ErrorCode.NONE
+        assert commit(story) is ErrorCode.NONE
+        story.offer(m.DeleteGroups(groups=(GROUP,)))
+        work.append(calls_of(story.settle))
+        assert story.describe().state is GroupState.DEAD
+    assert work[1] <= work[0]
+
+
+def test_deleting_an_offset_looks_at_no_other_group() -> None:
+    story = GroupStory()
+    work: list[int] = []
+    for others in (10, 200):
+        for number in range(others):
+            assert commit(story, f"other {others} {number}") is ErrorCode.NONE
+        assert commit(story) is ErrorCode.NONE
+        story.offer(m.OffsetDelete(group_id=GROUP, partitions=(ORDERS,)))
+        work.append(calls_of(story.settle))
+    assert work[1] <= work[0]
 
 
 def test_offsets_that_a_member_reads_are_not_deleted() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from fencepost.broker.contract import ResignLeader
+from fencepost.broker.contract import ResignLeader, Tick
 from fencepost.broker.sync_policy import SyncPolicy
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
@@ -21,6 +21,7 @@ from tests.broker.group_story import (
 )
 from tests.broker.requests import ORDERS, body_of, plain_offset_request
 from tests.broker.story import SETTINGS, offsets_log_of
+from tests.python_calls import calls_of
 
 EMPTY, STABLE, DEAD = GroupState.EMPTY, GroupState.STABLE, GroupState.DEAD
 PREPARING, COMPLETING = GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
@@ -381,6 +382,20 @@ def test_whoever_leaves_while_it_waits_is_told() -> None:
     syncing = story.starts(sync_request(story.generation, three))
     assert story.leave(three) is ErrorCode.NONE
     assert story.replies.pop(syncing).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_tick_looks_at_no_group_that_has_nothing_due() -> None:
+    story = GroupStory()
+    work: list[int] = []
+    for others in (10, 200):
+        for number in range(others):
+            story.ask(
+                join_request(instance=f"i{others}", group=f"other {others} {number}", session_ms=60_000)
+            )
+        work.append(calls_of(story.run))
+        story.host.offer(Tick())
+        work.append(calls_of(story.run))
+    assert work[:2] == work[2:]
 
 
 # --- what a restart leaves ---------------------------------------------------------------------------------

@@ -1,9 +1,5 @@
 """The manifest: what it says is there, half of one is none, and readers may go on from it by walking."""
 
-import sys
-from collections.abc import Callable
-from types import FrameType
-
 import pytest
 
 from fencepost.journal.indexes import AbortedRange, CorruptIndex
@@ -22,6 +18,7 @@ from fencepost.journal.open_transactions import OpenTransaction, OpenTransaction
 from fencepost.journal.storage import StorageReader
 from fencepost.protocol.terms import NO_PRODUCER_ID
 from tests.journal.logs import DIRECTORY, new_writer, open_journal
+from tests.python_calls import calls_of
 
 PATH = f"{DIRECTORY}/{MANIFEST_FILE}"
 SEGMENTS = 200
@@ -223,20 +220,3 @@ def test_a_checkpoint_costs_what_was_synced_since_the_last_one() -> None:
     writer.plain()
     writer.roll()
     assert calls_of(writer.journal.sync) < SEGMENTS
-
-
-def calls_of(what: Callable[[], object]) -> int:
-    """How many Python functions it calls."""
-    calls = 0
-
-    def count(_frame: FrameType, event: str, _: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        what()
-    finally:
-        sys.setprofile(None)
-    assert calls, "calls are counted"
-    return calls

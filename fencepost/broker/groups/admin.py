@@ -9,7 +9,7 @@ from fencepost.broker.contract import Refused, Reply, ReplyTo
 from fencepost.broker.groups.consumer_group import ConsumerGroup
 from fencepost.broker.groups.group import Group
 from fencepost.broker.groups.offsets import NO_GROUP_ID, forget_group, forget_offsets, group_log
-from fencepost.broker.groups.state import AnyGroup, Groups, group_ids, offset_keys, reads_topic
+from fencepost.broker.groups.state import AnyGroup, Groups, group_ids, offset_keys_of, reads_topic
 from fencepost.broker.groups.tables import MEMBERSHIP, GroupInput
 from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
@@ -145,7 +145,7 @@ def _offset_problem(node: Node, group: AnyGroup, key: TopicPartition) -> ErrorCo
 
 
 def _forget(node: Node, log: GroupLog, group: AnyGroup, parts: list[m.PartitionError], now: int) -> None:
-    known = set(offset_keys(log.coordinator))
+    known = set(offset_keys_of(log.coordinator, group.group_id))
     named = [OffsetKey(group.group_id, part.topic, part.partition) for part in parts]
     keys = [key for key in named if key in known]
     if keys:

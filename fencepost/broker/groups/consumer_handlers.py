@@ -14,7 +14,13 @@ from fencepost.broker.groups import consumer_heartbeat
 from fencepost.broker.groups.consumer_group import ConsumerGroup, changes
 from fencepost.broker.groups.consumer_heartbeat import HEARTBEAT_CHECKS, Beat, ConsumerTurn, assignor_of
 from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, group_log, write_entries
-from fencepost.broker.groups.state import Groups, MemberDeadlines
+from fencepost.broker.groups.state import (
+    Groups,
+    MemberDeadlines,
+    forget_deadlines,
+    forget_live,
+    keep_deadlines,
+)
 from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
 from fencepost.protocol import messages as m
@@ -49,7 +55,7 @@ def _carry_out(node: Node, log: GroupLog, turn: ConsumerTurn, *, must: bool = Fa
     if not write_entries(node, log, GroupBatch(groups=replaced, consumers=entries), turn.now, must=must):
         return False
     # The empty classic group may also be in memory.
-    state.live.pop(group_id, None)
+    forget_live(state, group_id)
     return True
 
 
@@ -153,15 +159,14 @@ def _keep_session(node: Node, log: GroupLog, turn: ConsumerTurn, member_id: str,
         is_same = beat.after == beat.before and known is not None and known.revoke_ms is not None
         timeout_ms = turn.group.subscriptions[member_id].rebalance_timeout_ms
         revoke_ms = known.revoke_ms if known is not None and is_same else turn.now + timeout_ms
-    state.deadlines[key] = deadlines = MemberDeadlines(
-        turn.now + turn.settings.group_consumer_session_timeout_ms, revoke_ms
-    )
-    node.wake_at(deadlines.next_ms)
+    session_ms = turn.now + turn.settings.group_consumer_session_timeout_ms
+    keep_deadlines(state, key, MemberDeadlines(session_ms, revoke_ms))
+    _schedule(node, state, turn.now)
 
 
 def _end_sessions(log: GroupLog, group_id: str, member_ids: Iterable[str]) -> None:
     for member_id in member_ids:
-        log.coordinator.deadlines.pop((group_id, member_id), None)
+        forget_deadlines(log.coordinator, (group_id, member_id))
 
 
 def resume(node: Node, log: GroupLog, now: int) -> None:
@@ -171,23 +176,27 @@ def resume(node: Node, log: GroupLog, now: int) -> None:
         for member_id, subscription in group.subscriptions.items():
             is_revoking = group.current(member_id).state is AssignmentState.UNREVOKED_PARTITIONS
             revoke_ms = now + subscription.rebalance_timeout_ms if is_revoking else None
-            deadlines = MemberDeadlines(now + session_ms, revoke_ms)
-            state.deadlines[group.group_id, member_id] = deadlines
-            node.wake_at(deadlines.next_ms)
+            key = (group.group_id, member_id)
+            keep_deadlines(state, key, MemberDeadlines(now + session_ms, revoke_ms))
+    _schedule(node, state, now)
 
 
 def expire(node: Node, now: int) -> None:
     """Remove the members whose session, or whose time to revoke, has passed."""
     for log in node.coordinator_logs(Groups):
+        state = log.coordinator
         late: dict[str, set[str]] = {}
-        for (group_id, member_id), deadlines in log.coordinator.deadlines.items():
-            if deadlines.next_ms <= now:
-                late.setdefault(group_id, set()).add(member_id)
-            else:
-                node.wake_at(deadlines.next_ms)
+        for group_id, member_id in state.due_members.due(now):
+            late.setdefault(group_id, set()).add(member_id)
         for group_id, member_ids in late.items():
             with node.contained():
                 remove_members(node, log, group_id, member_ids, now)
+        _schedule(node, state, now)
+
+
+def _schedule(node: Node, state: Groups, now: int) -> None:
+    if (due_ms := state.due_members.next_ms(now)) is not None:
+        node.wake_at(due_ms)
 
 
 def remove_members(node: Node, log: GroupLog, group_id: str, member_ids: set[str], now: int) -> None:

@@ -14,7 +14,7 @@ from fencepost.broker.groups.consumer_heartbeat import static_problem
 from fencepost.broker.groups.group import Group, loaded, record_of
 from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, forget_offsets, group_log, write_entries
 from fencepost.broker.groups.rebalance import Turn, refused_join, refused_sync
-from fencepost.broker.groups.state import Groups
+from fencepost.broker.groups.state import Groups, keep_live
 from fencepost.broker.groups.tables import DEAD, MEMBERSHIP, GroupInput
 from fencepost.broker.leader_log import GroupLog
 from fencepost.broker.node import Node
@@ -36,8 +36,8 @@ def _carry_out(node: Node, log: GroupLog, turn: Turn) -> bool:
         if not write_entries(node, log, entries, turn.now, must=not record.members):
             return False
     if turn.group is not turn.before:
-        log.coordinator.live[group_id] = turn.group
-        _schedule(node, turn.group)
+        keep_live(log.coordinator, turn.group)
+        _schedule(node, log.coordinator, turn.now)
     if turn.answers:
         node.after(log, tuple(turn.answers))
     return True
@@ -199,21 +199,20 @@ def resume(node: Node, log: GroupLog, now: int) -> None:
     state = log.coordinator
     for group_id, record in state.records.items():
         if record is not None and record.members:
-            state.live[group_id] = group = loaded(group_id, record, now=now)
-            _schedule(node, group)
+            keep_live(state, loaded(group_id, record, now=now))
+    _schedule(node, state, now)
 
 
 def expire(node: Node, now: int) -> None:
     """Handle the sessions, joins and syncs whose deadline has passed."""
     for log in node.coordinator_logs(Groups):
-        for group in list(log.coordinator.live.values()):
+        state = log.coordinator
+        for group_id in state.due_groups.due(now):
             with node.contained():
-                if (due_ms := group.next_due_ms) is not None and due_ms <= now:
-                    _carry_out(node, log, Turn(group, now, node.settings))
-                else:
-                    _schedule(node, group)
+                _carry_out(node, log, Turn(state.live[group_id], now, node.settings))
+        _schedule(node, state, now)
 
 
-def _schedule(node: Node, group: Group) -> None:
-    if (due_ms := group.next_due_ms) is not None:
+def _schedule(node: Node, state: Groups, now: int) -> None:
+    if (due_ms := state.due_groups.next_ms(now)) is not None:
         node.wake_at(due_ms)

@@ -140,7 +140,7 @@ def _check_member(
     if group is not None and group.members and not in_transaction:
         turn = rebalance.Turn(group, now, node.settings)
         rebalance.touch(turn, request.member_id)
-        state.live[request.group_id] = turn.group
+        groups.keep_live(state, turn.group)
     return None
 
 
@@ -448,8 +448,8 @@ def forget_offsets(
 def forget_group(node: Node, log: GroupLog, group_id: str, now: int) -> None:
     """Write tombstones for a group and for each of its offsets, pending or not."""
     state = log.coordinator
-    state.live.pop(group_id, None)
-    keys = [key for key in groups.offset_keys(state) if key.group_id == group_id]
+    groups.forget_live(state, group_id)
+    keys = groups.offset_keys_of(state, group_id)
     consumers = state.consumers.get(group_id)
     if consumers is None:
         forget_offsets(node, log, keys, now, group_ids=(group_id,))

@@ -30,11 +30,12 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.broker.groups.consumer_group import ConsumerGroup, apply_records
+from fencepost.broker.groups.deadlines import Deadlines
 from fencepost.broker.groups.group import Group, is_subscribed, loaded
 from fencepost.protocol.batches import BatchHeader, Buffer, marker_of
 from fencepost.protocol.consumer_group_log import ConsumerEntry
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.fork import Note
+from fencepost.protocol.fork import Ignored, Note
 from fencepost.protocol.messages import (
     FetchedOffset,
     OffsetCommit,
@@ -103,6 +104,10 @@ class Groups:
     deadlines: Note[dict[tuple[str, str], MemberDeadlines]] = attrs.Factory(
         dict[tuple[str, str], MemberDeadlines]
     )
+    due_groups: Ignored[Deadlines[str]] = attrs.Factory(Deadlines[str])
+    """The groups in `live` by their next deadlines."""
+    due_members: Ignored[Deadlines[tuple[str, str]]] = attrs.Factory(Deadlines[tuple[str, str]])
+    """The keys of `deadlines` by the first of each."""
     member_ids_given: Note[int] = 0
 
     def any_group(self, group_id: str, *, now: int) -> AnyGroup | None:
@@ -117,6 +122,28 @@ class Groups:
         return found
 
 
+def keep_live(state: Groups, group: Group) -> None:
+    """The value of this group from now on."""
+    state.live[group.group_id] = group
+    state.due_groups.put(group.group_id, group.next_due_ms)
+
+
+def forget_live(state: Groups, group_id: str) -> None:
+    state.live.pop(group_id, None)
+    state.due_groups.put(group_id, None)
+
+
+def keep_deadlines(state: Groups, key: tuple[str, str], deadlines: MemberDeadlines) -> None:
+    """The deadlines of this member of the consumer protocol from now on."""
+    state.deadlines[key] = deadlines
+    state.due_members.put(key, deadlines.next_ms)
+
+
+def forget_deadlines(state: Groups, key: tuple[str, str]) -> None:
+    state.deadlines.pop(key, None)
+    state.due_members.put(key, None)
+
+
 def group_ids(state: Groups) -> list[str]:
     """Every group of this coordinator."""
     return [*state.records, *state.consumers]
@@ -125,6 +152,13 @@ def group_ids(state: Groups) -> list[str]:
 def offset_keys(state: Groups) -> list[OffsetKey]:
     """Every offset that is committed or pending, sorted."""
     return sorted({key for key, _ in _offsets(state)})
+
+
+def offset_keys_of(state: Groups, group_id: str) -> list[OffsetKey]:
+    """The same, of one group. It looks at no other group's: a request may delete thousands of groups."""
+    committed = state.committed.get(group_id, {})
+    kept = {OffsetKey(group_id, where.topic, where.partition) for where in committed}
+    return sorted(kept | _moved_by_transactions(state, group_id))
 
 
 def _offsets(state: Groups) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
