@@ -42,6 +42,10 @@ class DiskTasks:
         if self._host.upkeep.is_needed:
             self._uncleaned.unpark_all()
 
+    def end_pauses(self) -> None:
+        """The disk is no longer slow: a fault has ended."""
+        self._syncs.end_pauses()
+
     async def sync(self) -> None:
         """Sync the logs that wait, and let the host continue as each sync ends."""
         token = trio.lowlevel.current_trio_token()

@@ -73,6 +73,10 @@ class Site(Protocol):
         """Look at all deadlines again."""
         ...
 
+    def end_pauses(self) -> None:
+        """The syncs that have begun take no longer because of a fault."""
+        ...
+
     def struck(self, label: str, to: ReplyTo | None = None) -> None:
         """A fault struck, or ended: a picture shows the label."""
         ...
@@ -552,8 +556,13 @@ class BrokerFaultInjector:
         """It strikes with the first sync that it slows down."""
         if planned.number not in self.slow_syncs:
             self.slow_syncs[planned.number] = planned
-            self._lasts(planned, partial(self.slow_syncs.pop, planned.number), survives=True)
+            self._lasts(planned, partial(self._speed_disk_up, planned), survives=True)
         return False
+
+    def _speed_disk_up(self, planned: PlannedFault) -> None:
+        del self.slow_syncs[planned.number]
+        if self._site is not None:
+            self._site.end_pauses()
 
     def _break_disk(self, planned: PlannedFault, do: Action) -> bool:
         """It strikes with the first operation that fails."""

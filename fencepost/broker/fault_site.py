@@ -37,6 +37,7 @@ class FaultSite:
         self.turn = server.turn
         self.send_answers = server.send_answers
         self.kill = server.kill
+        self.end_pauses = server.disk_tasks.end_pauses
         self._wake_clock = server.wake_clock
         self._observer = server.observer
         self._deadline = trio.lowlevel.ParkingLot()

@@ -154,17 +154,17 @@ class Server:
         self._costly = trio.Lock()  # held while a costly request is carried out, and for a turn of the others
         self._in_line = 0  # connections that have yielded and wait for their next turn
         self.faults = injector_of(settings) if faults is None else faults
+        self.disk_tasks = DiskTasks(host, self.faults, self.monitor.counters, turn=self.turn)
         self.fault_site = FaultSite(self, self.faults)
         self.follow_site = FollowSite(self, None if settings.feed is None else settings.feed.buffer)
         self.faults.attach(self.fault_site)
-        self._disk_tasks = DiskTasks(host, self.faults, self.monitor.counters, turn=self.turn)
 
     def start(self, nursery: trio.Nursery) -> None:
         nursery.start_soon(self.accept, nursery)
         nursery.start_soon(self.keep_time)
         nursery.start_soon(self.keep_room)
-        nursery.start_soon(self._disk_tasks.sync)
-        nursery.start_soon(self._disk_tasks.keep_clean)
+        nursery.start_soon(self.disk_tasks.sync)
+        nursery.start_soon(self.disk_tasks.keep_clean)
         nursery.start_soon(self.fault_site.keep_faults)
         nursery.start_soon(self.follow_site.keep_followed)
 
@@ -214,7 +214,7 @@ class Server:
         if host.troubles:
             self.monitor.take_troubles(now)
         if host.unsynced or host.upkeep.is_needed:
-            self._disk_tasks.wake()
+            self.disk_tasks.wake()
         if host.changed and self._manifest_due_ms is None:
             self._manifest_due_ms = now + MANIFEST_INTERVAL_MS
         if self._next_alarm_ms(now) < self._alarm_at_ms:

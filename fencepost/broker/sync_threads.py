@@ -25,7 +25,7 @@ from fencepost.journal.journal import Journal
 from fencepost.protocol.terms import TopicPartition
 
 THREADS_MAX: Final = 8  # logs that are synced at the same time
-pause: Final = time.sleep  # of a slow disk
+pause: Final = threading.Event.wait  # of a slow disk, for so many seconds or until its fault ends
 
 
 class SyncEnded(NamedTuple):
@@ -42,7 +42,8 @@ class SyncThreads:
     def __init__(self) -> None:
         self.syncing: set[TopicPartition] = set()
         self.is_paused = False
-        self._waiting: SimpleQueue[tuple[Journal, float] | None] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[Journal, float, threading.Event] | None] = SimpleQueue()
+        self._slow_no_more = threading.Event()  # for the syncs until the next `end_pauses`
         self._ended: deque[SyncEnded] = deque()
         self._threads: list[threading.Thread] = []
         self._idle = trio.lowlevel.ParkingLot()
@@ -54,6 +55,7 @@ class SyncThreads:
     def __exit__(self, *_problem: object) -> None:
         """Wait for the syncs that are under way: their files are closed after this."""
         self._wake = lambda: None
+        self.end_pauses()
         for _each in self._threads:
             self._waiting.put(None)
         for thread in self._threads:
@@ -70,7 +72,12 @@ class SyncThreads:
             thread = threading.Thread(target=self._work, name="fencepost-sync", daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._waiting.put((journal, slower))
+        self._waiting.put((journal, slower, self._slow_no_more))
+
+    def end_pauses(self) -> None:
+        """The syncs that have begun take no longer because of a fault."""
+        ended, self._slow_no_more = self._slow_no_more, threading.Event()
+        ended.set()
 
     def take(self) -> list[SyncEnded]:
         """The syncs that have ended since the last call."""
@@ -97,11 +104,11 @@ class SyncThreads:
 
     def _work(self) -> None:
         while (wanted := self._waiting.get()) is not None:
-            (journal, slower), began_ns = wanted, time.monotonic_ns()
+            (journal, slower, slow_no_more), began_ns = wanted, time.monotonic_ns()
             try:
                 result: int | Exception = journal.sync()
                 if slower:
-                    pause(slower * (time.monotonic_ns() - began_ns) / 1e9)
+                    pause(slow_no_more, slower * (time.monotonic_ns() - began_ns) / 1e9)
             except Exception as problem:  # noqa: BLE001 - raised again in the trio thread unless it is the disk
                 result = problem
             self._ended.append(SyncEnded(journal, result, (time.monotonic_ns() - began_ns) / 1e6))

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -16,6 +17,9 @@ from fencepost.broker import sync_threads
 from fencepost.broker.fault_handles import FaultHandle
 from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, RequestTimeout, TransactionAborted
 from fencepost.faults.phrases import Point, PointKind
+from fencepost.journal.data_directory import DataDirectory
+from fencepost.journal.journal import Journal
+from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.terms import TopicPartition
 from fencepost.testing.topic import create_topic
 from tests.broker.wire import PATIENCE_S
@@ -328,12 +332,43 @@ def test_a_disk_refuses_to_sync_until_the_fault_ends() -> None:
 def test_a_slow_disk_makes_syncs_take_longer(tmp_path: Path) -> None:
     fault = "when t-0 appends data do slow disk of broker 3 times"
     pauses: list[float] = []
+
+    def pause(_ended: Event, seconds: float) -> None:
+        pauses.append(seconds)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sync_threads, "pause", pauses.append)
+        patch.setattr(sync_threads, "pause", pause)
         with served(fault, sync="all", directory=tmp_path) as broker:
             write(broker, b"a", b"b")
             assert only(broker).struck >= 1
     assert len(pauses) >= 1
+
+
+@pytest.mark.parametrize("how", ["end", "remove"])
+def test_a_sync_that_has_begun_is_slow_no_longer_than_its_fault(how: str, tmp_path: Path) -> None:
+    with served(sync="all", directory=tmp_path) as broker:
+        fault = broker.faults.when("t-0 appends data").do("slow disk of broker 999999999 times")
+        with producer(broker) as app:
+            sent = app.send("t", b"a")
+            fault.wait_until_struck(PATIENCE_S)
+            getattr(fault, how)()
+            sent.result(PATIENCE_S * 1000)
+        assert stored(broker) == [b"a"]
+
+
+def test_a_stop_does_not_wait_for_a_slow_disk() -> None:
+    journal = DataDirectory.open(MemoryStorage()).journal(TopicPartition("t", 0))
+    begun = Event()
+
+    def sync(_journal: Journal) -> int:
+        begun.set()
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch, sync_threads.SyncThreads() as syncs:
+        patch.setattr(Journal, "sync", sync)
+        syncs.sync(journal, slower=1e12)
+        assert begun.wait(PATIENCE_S)
+    assert [sync.result for sync in syncs.take()] == [0]
 
 
 def test_a_disk_that_is_slow_already_is_not_slowed_down_again(tmp_path: Path) -> None:
