@@ -24,7 +24,7 @@ export function Coordinator({ run, step, state }) {
   const [chosen, choose] = useState(""); // none: the latest
   const latest = lately(run, step);
   if (latest === null)
-    return html`<${Panel} id="panel-coordinator" title="Transaction coordinator"><p class="more">This run has no transactions.</p><//>`;
+    return html`<${Panel} id="panel-coordinator" title="Transaction coordinator"><p class="more">This run has no transactions${run.document.source === "broker" ? " yet" : ""}.</p><//>`;
   const isKnown = run.transactions.includes(chosen); // another run may not have it
   const current = isKnown ? chosen : latest;
   const known = state[`txn/${current}`];

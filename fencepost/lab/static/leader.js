@@ -12,6 +12,7 @@ export function Leader({ run, state }) {
       <div class="table" tabindex="0" role="group" aria-label="Producers of each partition">
         <table>
           <thead><tr>${COLUMNS.map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
+          ${run.partitions.length === 0 && html`<tbody><tr><td colspan=${COLUMNS.length} class="more">nothing yet</td></tr></tbody>`}
           ${run.partitions.map((partition) => partitionRows(run, state, partition))}
         </table>
       </div>

@@ -25,6 +25,7 @@ export function Logs({ run, version, step, state }) {
   return html`
     <${Panel} id="panel-logs" title="Logs" kind="logs">
       <div ref=${strips} class=${`strips ${run.partitions.length > ROOMY ? "many" : ""}`} style=${{ "--cell": wide }}>
+        ${run.partitions.length === 0 && html`<p class="more">No log has a record yet.</p>`}
         ${run.partitions.map((partition) => html`<${Strip} key=${partition} run=${run} step=${step} partition=${partition} state=${state} cells=${cells} />`)}
         ${run.transactions.map((id) => html`<${TransactionLog} key=${id} run=${run} step=${step} id=${id} />`)}
       </div>

@@ -22,6 +22,7 @@ export function Readers({ run, step, state }) {
           ([isolation, words]) => html`
           <div class=${`reader ${isolation}`} key=${isolation}>
             <h3 title=${words}>${isolation}</h3>
+            ${partitions.length === 0 && html`<p class="more">nothing yet</p>`}
             ${partitions.map((partition) => html`<${Sight} key=${partition} ...${shown} partition=${partition} isolation=${isolation} />`)}
             ${consumersOf(run, state, isolation).map(({ name, where }) => html`<p class="consumer"><b>${name}</b> next reads ${where}</p>`)}
           </div>`,

@@ -76,6 +76,14 @@ def test_a_broker_is_followed_through_a_kill(page: Page, tmp_path: Path) -> None
         page.goto("about:blank")  # before its server ends
 
 
+def test_a_broker_that_nobody_has_used_yet_shows_no_empty_panel(server: LabProcess, page: Page) -> None:
+    run = RunPage.at(page, server.address)
+    run.sees("panel-logs", "No log has a record yet.")
+    run.sees("panel-coordinator", "This run has no transactions yet.")
+    for panel in ("panel-readers", "panel-leader"):
+        run.sees(panel, "nothing yet")
+
+
 def test_the_end_of_a_process_and_its_restart_are_steps(
     broker: BrokerProcess, server: LabProcess, page: Page
 ) -> None:
