@@ -33,6 +33,7 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
+from html import escape
 from typing import Any, Final, cast
 
 import attrs
@@ -74,6 +75,12 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",  # the token is in the address
     "x-content-type-options": "nosniff",
 }
+
+
+REFUSED_PAGE: Final = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Fencepost lab</title>'
+    '<link rel="icon" href="data:,"></head><body><main><h1>Fencepost lab</h1><p>{because}</p></main></body></html>\n'
+)
 
 
 class PortUnusable(FencepostError):
@@ -118,7 +125,8 @@ class Guard:
             return
         refusal = self.refusal(Request(scope))
         if refusal is not None:
-            await _error_response(*refusal)(scope, receive, _with_headers(send))
+            respond = _refused_page if scope["path"] == "/" else _error_response
+            await respond(*refusal)(scope, receive, _with_headers(send))
             return
         await self.app(scope, _limited(receive), _with_headers(send))
 
@@ -177,6 +185,11 @@ def _with_headers(send: Send) -> Send:
 
 def _error_response(status: int, because: str) -> Response:
     return JSONResponse({"error": because}, status_code=status)
+
+
+def _refused_page(status: int, because: str) -> Response:
+    """What a person reads in place of the page, for example after opening the bookmark of an earlier lab."""
+    return HTMLResponse(REFUSED_PAGE.format(because=escape(because)), status_code=status)
 
 
 # --- what can be asked --------------------------------------------------------------------------------------

@@ -19,13 +19,14 @@ export class Api {
 
   async #ask(path, options) {
     const headers = { "x-fencepost-token": this.token, "content-type": "application/json" };
-    let response;
+    let response, answer;
     try {
       response = await fetch(`api/${path}`, { ...options, headers });
+      answer = await response.json();
     } catch {
-      throw new Error("The lab does not answer. Is `fencepost lab` still running?");
+      const what = response ? `answered ${response.status}, but not in full` : "does not answer";
+      throw new Error(`The lab ${what}. Is \`fencepost lab\` still running?`);
     }
-    const answer = await response.json();
     if (!response.ok) throw new Error(answer.error ?? `The lab answered ${response.status}.`);
     return answer;
   }

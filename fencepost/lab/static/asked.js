@@ -28,8 +28,16 @@ export function isNamed(given) {
 }
 
 export function fromWords(given) {
-  const value = (key, usual) => (!given.has(key) ? usual : ["scenario", "text"].includes(key) ? given.get(key) : JSON.parse(given.get(key)));
+  const value = (key, usual) => (!given.has(key) ? usual : ["scenario", "text"].includes(key) ? given.get(key) : parsed(key, given.get(key)));
   return Object.fromEntries(Object.entries(plain({})).map(([key, usual]) => [key, value(key, usual)]));
+}
+
+function parsed(key, words) {
+  try {
+    return JSON.parse(words);
+  } catch {
+    throw new Error(`${key} is ${words}, which is not JSON`);
+  }
 }
 
 // How many things were changed.

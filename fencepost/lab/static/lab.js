@@ -142,6 +142,7 @@ function Lab({ api, scenarios, vocabulary, first }) {
   const aside = html`
     <${Tabs} label="Lab" tabs=${tabs} selected=${tab} select=${setTab} panel="lab-panel" />
     ${problem && html`<p class="refused" role="alert" data-testid="problem">${problem} <button onClick=${() => setProblem("")} aria-label="Dismiss">✕</button></p>`}
+    <p role="status" data-testid="busy">${isBusy && html`<span class="busy">Playing the scenario …</span>`}</p>
     <div class=${`lab-panel ${tab}`} id="lab-panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} aria-busy=${isBusy}>${panels[tab]()}</div>`;
   const panelSwitch = () => html`
     <button data-testid="toggle-panel" aria-pressed=${isOpen} title="Scenarios, what if, editor and search: show or hide them" onClick=${() => setOpen(!isOpen)}>Lab</button>`;

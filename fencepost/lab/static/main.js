@@ -20,5 +20,15 @@ async function startFile(boot, root) {
 }
 
 const boot = JSON.parse(document.getElementById("boot").textContent);
-await MODES[boot.mode](boot, document.getElementById("root"));
-document.documentElement.dataset.ready = "true";
+const opening = document.getElementById("opening"); // what is there until the page is
+try {
+  await MODES[boot.mode](boot, document.getElementById("root"));
+  opening.remove();
+  document.documentElement.dataset.ready = "true";
+} catch (problem) {
+  opening.replaceChildren();
+  const words = `This page cannot be shown: ${problem.message}`;
+  const advice = "Load it again. It needs a browser of 2024 or later.";
+  render(html`<h1>Fencepost</h1><p role="alert">${words}</p><p>${advice}</p>`, opening);
+  throw problem; // for the console
+}

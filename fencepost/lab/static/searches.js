@@ -13,8 +13,14 @@ export function useSearch(api) {
   const isRunning = search?.state === "running";
   useEffect(() => {
     if (!isRunning) return undefined;
-    const timer = setInterval(() => api.get(`searches/${search.id}`).then(set, () => clearInterval(timer)), POLL_MS);
-    return () => clearInterval(timer);
+    let isAsked = true;
+    const fail = ({ message }) => set((last) => ({ ...last, state: "failed", error: message }));
+    const follow = (work) => work.then((found) => isAsked && set(found), (refused) => isAsked && fail(refused));
+    const timer = setInterval(() => follow(api.get(`searches/${search.id}`)), POLL_MS);
+    return () => {
+      isAsked = false;
+      clearInterval(timer);
+    };
   }, [isRunning, search?.id]);
   return {
     search,

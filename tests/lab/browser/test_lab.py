@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from playwright.sync_api import Dialog, Page, expect
+from playwright.sync_api import Dialog, Page, Route, expect
 
 from fencepost.cli.application import run as fencepost
 from fencepost.simulator.scenarios.files import scenario_of
@@ -282,15 +282,93 @@ def test_an_address_of_another_run_opens_that_run(run: RunPage, page: Page) -> N
 
 
 @pytest.mark.parametrize(
-    "asked", ["scenario=none", "scenario=late_end_txn&variant=99", "text=no", "text=a&faults=0"]
+    ("asked", "because"),
+    [
+        ("scenario=none", "there is no bundled scenario"),
+        ("scenario=late_end_txn&variant=99", "has no variant 99"),
+        ("scenario=late_end_txn&variant=two", "variant is two, which is not JSON"),
+        ("text=no", "scenario is not TOML"),
+        ("text=a&faults=0", "faults must be a list of texts"),
+    ],
 )
 def test_an_address_that_cannot_be_played_says_so(
-    page: Page, server: LabProcess, complaints: Complaints, asked: str
+    page: Page, server: LabProcess, complaints: Complaints, asked: str, because: str
 ) -> None:
     run = RunPage.at(page, f"{server.address}#{asked}&step=9999")
-    run.sees("problem", "What this address asks for cannot be played")
+    run.sees("problem", "What this address asks for cannot be played", because)
     expect(page.locator("[data-scenario][aria-current=true]")).to_have_count(1)
     complaints.found.clear()  # the browser's own words about the refusal
+
+
+# --- a lab that is slow, or gone ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "because"),
+    [
+        ({}, "The lab does not answer. Is `fencepost lab` still running?"),
+        ({"status": 500, "body": "Internal Server Error"}, "The lab answered 500, but not in full."),
+    ],
+)
+def test_a_page_that_cannot_open_says_what_to_do(
+    page: Page, server: LabProcess, complaints: Complaints, answer: dict[str, Any], because: str
+) -> None:
+    page.route("**/api/scenarios", lambda route: route.fulfill(**answer) if answer else route.abort())
+    page.goto(server.address)
+    expect(page.get_by_role("alert")).to_contain_text(because)
+    expect(page.get_by_role("main")).to_contain_text("Load it again.")
+    assert violations(page) == []
+    complaints.expect("Failed to load resource")
+    complaints.expect(f"uncaught: {because}")
+
+
+def test_a_page_says_that_it_is_loading_until_its_run_is_there(page: Page, server: LabProcess) -> None:
+    held: list[Route] = []
+    page.route("**/api/play", lambda route: held.append(route))
+    with page.expect_request("**/api/play"):
+        page.goto(server.address)
+    expect(page.get_by_role("main")).to_contain_text("Loading the run")
+    held.pop().continue_()
+    expect(page.get_by_test_id("step-counter")).to_be_visible()
+    expect(page.get_by_text("Loading the run")).to_have_count(0)
+
+
+def test_a_scenario_that_takes_long_is_said_to_be_played(run: RunPage, page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/api/play", lambda route: held.append(route))
+    with page.expect_request("**/api/play"):
+        page.locator("[data-scenario=late_end_txn]").click()
+    run.sees("busy", "Playing the scenario")
+    held.pop().continue_()
+    is_idle(run)
+    expect(run.by("busy")).to_be_empty()
+
+
+def test_a_search_whose_lab_is_gone_has_failed(run: RunPage, page: Page, complaints: Complaints) -> None:
+    search = {"id": 1, "kind": "fuzz", "state": "running", "error": None, "found": []}
+    progress = {"at": 1, "of": 9, "words": "seed 1 of 9"}
+    polls = iter([{**search, "progress": progress}])
+
+    def poll(route: Route) -> None:
+        answer = next(polls, None)
+        route.abort() if answer is None else route.fulfill(json=answer)
+
+    page.route("**/api/searches", lambda route: route.fulfill(status=201, json={"id": 1}))
+    page.route("**/api/searches/1", poll)
+    run.click("tab-search", "search-start")
+    run.sees("search-progress", "fuzz: failed", "seed 1 of 9", "Is `fencepost lab` still running?")
+    expect(run.by("search-start")).to_be_enabled()
+    complaints.expect("Failed to load resource")
+
+
+def test_the_bookmark_of_another_lab_is_explained_in_words(
+    page: Page, server: LabProcess, complaints: Complaints
+) -> None:
+    page.goto(f"{server.address}0")
+    text = "the token is of another lab: open the address that `fencepost lab` printed"
+    expect(page.get_by_role("main")).to_contain_text(text)
+    assert violations(page) == []
+    complaints.expect("Failed to load resource")
 
 
 # --- a copy -------------------------------------------------------------------------------------------------
