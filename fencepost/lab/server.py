@@ -79,7 +79,8 @@ HEADERS: Final = {
 
 REFUSED_PAGE: Final = (
     '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Fencepost lab</title>'
-    '<link rel="icon" href="data:,"></head><body><main><h1>Fencepost lab</h1><p>{because}</p></main></body></html>\n'
+    '<link rel="icon" href="data:,"></head>'
+    "<body><main><h1>Fencepost lab</h1><p>{because}</p></main></body></html>\n"
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 from playwright.sync_api import Locator, Page, expect
@@ -15,6 +15,14 @@ from fencepost.lab.pages import file_page
 from fencepost.lab.recordings import record
 from fencepost.simulation import read_scenario
 from fencepost.simulator.scenarios.model import variants
+
+TIGHT_MOMENTS: Final = """() => [...document.querySelectorAll(".moment")].filter((moment) => {
+  const parts = [moment, ...moment.querySelectorAll(".what, .when")];
+  const [card, what, when] = parts.map((part) => part.getBoundingClientRect());
+  const isCut = moment.firstElementChild.scrollWidth > Math.ceil(what.width) || what.right > card.right;
+  const isBeside = when.width > 0 && when.top < what.bottom;
+  return isCut || (isBeside && when.left - what.right < 4);
+}).map((moment) => moment.textContent)"""
 
 
 def document_of(name: str, variant: int = 1) -> RunDocument:
@@ -84,6 +92,11 @@ class RunPage:
         """The values that read_committed readers see of a partition, as a screen reader says them."""
         seen = self.by("panel-readers").nth(side).get_by_label(f"read_committed readers see of {partition}")
         return [" ".join(text.split()) for text in seen.get_by_role("listitem").all_inner_texts()]
+
+    def tight_moments(self) -> list[str]:
+        """The key moments whose word is cut off, or has less than 4 px to its time."""
+        found: list[str] = self.evaluate(TIGHT_MOMENTS)
+        return found
 
     def evaluate(self, script: str) -> Any:
         """The value of a script that reads the page."""

@@ -300,7 +300,7 @@ def test_an_address_that_cannot_be_played_says_so(
     complaints.found.clear()  # the browser's own words about the refusal
 
 
-# --- a lab that is slow, or gone ------------------------------------------------------------------------------
+# --- a lab that is slow, or gone ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -323,8 +323,7 @@ def test_a_page_that_cannot_open_says_what_to_do(
 
 
 def test_a_page_says_that_it_is_loading_until_its_run_is_there(page: Page, server: LabProcess) -> None:
-    held: list[Route] = []
-    page.route("**/api/play", lambda route: held.append(route))
+    held = held_plays(page)
     with page.expect_request("**/api/play"):
         page.goto(server.address)
     expect(page.get_by_role("main")).to_contain_text("Loading the run")
@@ -334,8 +333,7 @@ def test_a_page_says_that_it_is_loading_until_its_run_is_there(page: Page, serve
 
 
 def test_a_scenario_that_takes_long_is_said_to_be_played(run: RunPage, page: Page) -> None:
-    held: list[Route] = []
-    page.route("**/api/play", lambda route: held.append(route))
+    held = held_plays(page)
     with page.expect_request("**/api/play"):
         page.locator("[data-scenario=late_end_txn]").click()
     run.sees("busy", "Playing the scenario")
@@ -344,14 +342,28 @@ def test_a_scenario_that_takes_long_is_said_to_be_played(run: RunPage, page: Pag
     expect(run.by("busy")).to_be_empty()
 
 
+def held_plays(page: Page) -> list[Route]:
+    """The requests to play a scenario; from now on none of them goes on by itself."""
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/api/play", hold)
+    return held
+
+
 def test_a_search_whose_lab_is_gone_has_failed(run: RunPage, page: Page, complaints: Complaints) -> None:
-    search = {"id": 1, "kind": "fuzz", "state": "running", "error": None, "found": []}
     progress = {"at": 1, "of": 9, "words": "seed 1 of 9"}
-    polls = iter([{**search, "progress": progress}])
+    running: dict[str, Any] = {"id": 1, "kind": "fuzz", "state": "running", "error": None, "found": []}
+    answers = iter([{**running, "progress": progress}])
 
     def poll(route: Route) -> None:
-        answer = next(polls, None)
-        route.abort() if answer is None else route.fulfill(json=answer)
+        answer = next(answers, None)
+        if answer is None:
+            route.abort()
+        else:
+            route.fulfill(json=answer)
 
     page.route("**/api/searches", lambda route: route.fulfill(status=201, json={"id": 1}))
     page.route("**/api/searches/1", poll)
@@ -476,6 +488,12 @@ def test_a_printed_lab_shows_the_run_alone(run: RunPage, page: Page) -> None:
     page.emulate_media(media="print")
     expect(page.get_by_role("heading", level=1)).to_be_in_viewport()
     expect(page.locator(".aside")).to_be_hidden()
+
+
+def test_moments_beside_the_panel_are_whole(page: Page, server: LabProcess) -> None:
+    run = RunPage.at(page, f"{server.address}#scenario=replaced_member&variant=3")
+    assert page.locator(".moment").count() == 6
+    assert run.tight_moments() == []
 
 
 def test_moments_that_say_the_same_are_told_apart_by_their_times(page: Page, server: LabProcess) -> None:

@@ -186,6 +186,16 @@ def test_the_moment_that_is_shown_is_in_sight(page: Page, tmp_path: Path) -> Non
     expect(current).to_be_in_viewport(ratio=0.99)
 
 
+@pytest.mark.parametrize("width", [1280, 1100, 1000, 800, 360])
+def test_the_word_of_a_moment_is_whole_and_apart_from_its_time(
+    page: Page, tmp_path: Path, width: int
+) -> None:
+    page.set_viewport_size({"width": width, "height": 740})
+    run = RunPage.opened(page, tmp_path, [document_of("replaced_member", 3)])
+    assert page.locator(".moment").count() == 6
+    assert run.tight_moments() == []
+
+
 def test_the_filter_shows_one_transactional_id(page: Page, tmp_path: Path) -> None:
     document = document_of("commit_beats_timeout")
     ids = [each["transactional_id"] for each in document["producers"] if each["transactional_id"]]
@@ -329,6 +339,9 @@ def test_long_names_stay_in_their_places(page: Page, tmp_path: Path) -> None:
     assert run.evaluate(cut) == 0
     run.click("last")
     assert "an-id-w… CompleteCommit" in run.evaluate("document.querySelector('.picture').textContent")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    table = "document.querySelector('.leader .table')"
+    assert run.evaluate(f"{table}.scrollWidth - {table}.clientWidth") == 0
 
 
 def test_a_text_is_cut_where_it_has_no_room_and_never_within_a_sign(page: Page, tmp_path: Path) -> None:
