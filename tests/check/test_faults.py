@@ -881,7 +881,7 @@ def test_a_batch_that_continues_the_log_after_garbage_is_no_torn_tail(count: int
         Journal(at, SMALL)
     plan = make_plan(at)
     (damage,) = [each for each in plan.damages if each.file == SMALL_LOG]
-    assert (damage.at_stake, damage.saved) == ("nothing", "all batches")
+    assert (damage.stake, damage.saved) == ("nothing", "all batches")
     perform(at, plan)
     assert at.batches(SMALL_LOG)[: len(batches)] == batches
     assert Journal(at, SMALL).log_end_offset >= end
