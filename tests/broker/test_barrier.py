@@ -11,6 +11,8 @@ import pytest
 from fencepost.broker import dispatch
 from fencepost.broker.cluster import controller
 from fencepost.broker.contract import Answered, BecomeLeader, Durable
+from fencepost.broker.groups import consumer_handlers
+from fencepost.broker.groups import handlers as group_handlers
 from fencepost.broker.host import MetadataLost
 from fencepost.broker.memory import FETCHES_MAX
 from fencepost.broker.node import Node
@@ -27,6 +29,7 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint
 from fencepost.protocol.frames import encode_request
 from fencepost.protocol.terms import METADATA_PARTITION, ConfigOperation, TopicPartition, TransactionState
+from tests.broker.group_story import join_request
 from tests.broker.requests import (
     COMMIT,
     NOBODY,
@@ -42,6 +45,7 @@ from tests.broker.requests import (
     produced,
 )
 from tests.broker.story import Story
+from tests.broker.test_consumer_groups import beat_request
 from tests.broker.wire import serving
 
 LIST = m.ListGroups(states=())
@@ -376,6 +380,45 @@ def test_one_timeout_that_cannot_be_handled_does_not_hold_up_the_others(
     story.wait(600_000)
     ended = [story.states(name)[-1] is TransactionState.COMPLETE_ABORT for name in names]
     assert ended == [False, True, True, True]
+
+
+def join_classic(story: Story, group: str) -> m.Request:
+    return join_request(instance="member", group=group)
+
+
+def join_consumers(story: Story, group: str) -> m.Request:
+    beat = beat_request("member", 0, topics=("orders",), owned=(), story=story, timeout_ms=10_000)
+    return attrs.evolve(beat, group_id=group)
+
+
+@pytest.mark.parametrize(
+    ("join", "module", "name"),
+    [(join_classic, group_handlers, "_carry_out"), (join_consumers, consumer_handlers, "remove_members")],
+)
+def test_a_group_whose_deadline_cannot_be_handled_waits_for_that_of_another(
+    story: ContainedStory,
+    monkeypatch: pytest.MonkeyPatch,
+    join: Callable[[Story, str], m.Request],
+    module: Any,
+    name: str,
+) -> None:
+    """Otherwise it would be tried again at once, for as long as the clock shows the same time."""
+    handled: list[int] = []
+
+    def buggy(*_: object) -> NoReturn:
+        handled.append(story.now)
+        raise Bug("planted")
+
+    joined = [story.offer(join(story, "a"))]
+    story.wait(10)
+    joined.append(story.offer(join(story, "b")))
+    story.settle()
+    assert [story.replies.pop(to).error for to in joined] == [ErrorCode.NONE, ErrorCode.NONE]
+    monkeypatch.setattr(module, name, buggy)
+    story.wait(60_000)
+    first, *others = handled
+    assert others[:2] == [first + 10, first + 10]
+    assert len(handled) < 20
 
 
 def test_a_metadata_log_that_cannot_be_applied_stops_the_broker(

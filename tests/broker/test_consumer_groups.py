@@ -221,6 +221,16 @@ def test_a_classic_member_learns_who_has_its_instance_id(
     assert [story.ask(request).error for request in (sync, beat)] == [error, error]
 
 
+@pytest.mark.parametrize("timeout_ms", [0, -7])
+def test_a_member_that_allows_itself_no_time_to_revoke_is_removed_at_once(timeout_ms: int) -> None:
+    story = story_of()
+    assert told(story, joins(story, "a")) == (2, ["orders-0", "orders-1"])
+    story.ask(beat_request("a", 2, story=story, timeout_ms=timeout_ms))
+    assert told(story, joins(story, "b")) == (3, [])
+    assert beats(story, "a", 2) == (2, ["orders-0"])
+    assert {member for _, member in state_of(story).deadlines} == {"b"}
+
+
 def test_a_tick_looks_at_no_member_that_has_nothing_due() -> None:
     story = story_of()
     work: list[int] = []

@@ -160,8 +160,7 @@ def _keep_session(node: Node, log: GroupLog, turn: ConsumerTurn, member_id: str,
         timeout_ms = turn.group.subscriptions[member_id].rebalance_timeout_ms
         revoke_ms = known.revoke_ms if known is not None and is_same else turn.now + timeout_ms
     session_ms = turn.now + turn.settings.group_consumer_session_timeout_ms
-    keep_deadlines(state, key, MemberDeadlines(session_ms, revoke_ms))
-    _schedule(node, state, turn.now)
+    _keep(node, state, key, MemberDeadlines(session_ms, revoke_ms))
 
 
 def _end_sessions(log: GroupLog, group_id: str, member_ids: Iterable[str]) -> None:
@@ -177,8 +176,7 @@ def resume(node: Node, log: GroupLog, now: int) -> None:
             is_revoking = group.current(member_id).state is AssignmentState.UNREVOKED_PARTITIONS
             revoke_ms = now + subscription.rebalance_timeout_ms if is_revoking else None
             key = (group.group_id, member_id)
-            keep_deadlines(state, key, MemberDeadlines(now + session_ms, revoke_ms))
-    _schedule(node, state, now)
+            _keep(node, state, key, MemberDeadlines(now + session_ms, revoke_ms))
 
 
 def expire(node: Node, now: int) -> None:
@@ -191,12 +189,13 @@ def expire(node: Node, now: int) -> None:
         for group_id, member_ids in late.items():
             with node.contained():
                 remove_members(node, log, group_id, member_ids, now)
-        _schedule(node, state, now)
+        if (due_ms := state.due_members.next_ms(now)) is not None:
+            node.wake_at(due_ms)
 
 
-def _schedule(node: Node, state: Groups, now: int) -> None:
-    if (due_ms := state.due_members.next_ms(now)) is not None:
-        node.wake_at(due_ms)
+def _keep(node: Node, state: Groups, key: tuple[str, str], deadlines: MemberDeadlines) -> None:
+    keep_deadlines(state, key, deadlines)
+    node.wake_at(deadlines.next_ms)
 
 
 def remove_members(node: Node, log: GroupLog, group_id: str, member_ids: set[str], now: int) -> None:

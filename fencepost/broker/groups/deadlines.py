@@ -22,8 +22,8 @@ class Deadlines(Generic[NameT]):
     _order: SortedSet[tuple[int, NameT]] = attrs.Factory(SortedSet[tuple[int, NameT]])
 
     def next_ms(self, now: int) -> int | None:
-        """The first deadline from now on. One that passed and stays has failed: it waits for the others."""
-        return next((due_ms for due_ms, _ in self._order if due_ms >= now), None)
+        """The first deadline after now. One that has come and stays has failed: it waits for another."""
+        return next((due_ms for due_ms, _ in self._order if due_ms > now), None)
 
     def put(self, name: NameT, due_ms: int | None) -> None:
         """Give a name another deadline, or none."""

@@ -36,8 +36,7 @@ def _carry_out(node: Node, log: GroupLog, turn: Turn) -> bool:
         if not write_entries(node, log, entries, turn.now, must=not record.members):
             return False
     if turn.group is not turn.before:
-        keep_live(log.coordinator, turn.group)
-        _schedule(node, log.coordinator, turn.now)
+        _keep(node, log.coordinator, turn.group)
     if turn.answers:
         node.after(log, tuple(turn.answers))
     return True
@@ -199,8 +198,7 @@ def resume(node: Node, log: GroupLog, now: int) -> None:
     state = log.coordinator
     for group_id, record in state.records.items():
         if record is not None and record.members:
-            keep_live(state, loaded(group_id, record, now=now))
-    _schedule(node, state, now)
+            _keep(node, state, loaded(group_id, record, now=now))
 
 
 def expire(node: Node, now: int) -> None:
@@ -210,9 +208,10 @@ def expire(node: Node, now: int) -> None:
         for group_id in state.due_groups.due(now):
             with node.contained():
                 _carry_out(node, log, Turn(state.live[group_id], now, node.settings))
-        _schedule(node, state, now)
+        if (due_ms := state.due_groups.next_ms(now)) is not None:
+            node.wake_at(due_ms)
 
 
-def _schedule(node: Node, state: Groups, now: int) -> None:
-    if (due_ms := state.due_groups.next_ms(now)) is not None:
+def _keep(node: Node, state: Groups, group: Group) -> None:
+    if (due_ms := keep_live(state, group)) is not None:
         node.wake_at(due_ms)

@@ -122,10 +122,12 @@ class Groups:
         return found
 
 
-def keep_live(state: Groups, group: Group) -> None:
-    """The value of this group from now on."""
+def keep_live(state: Groups, group: Group) -> int | None:
+    """Make this the value of the group; returns its next deadline."""
     state.live[group.group_id] = group
-    state.due_groups.put(group.group_id, group.next_due_ms)
+    due_ms = group.next_due_ms
+    state.due_groups.put(group.group_id, due_ms)
+    return due_ms
 
 
 def forget_live(state: Groups, group_id: str) -> None:
@@ -134,7 +136,7 @@ def forget_live(state: Groups, group_id: str) -> None:
 
 
 def keep_deadlines(state: Groups, key: tuple[str, str], deadlines: MemberDeadlines) -> None:
-    """The deadlines of this member of the consumer protocol from now on."""
+    """Make these the deadlines of a member of the consumer protocol."""
     state.deadlines[key] = deadlines
     state.due_members.put(key, deadlines.next_ms)
 
