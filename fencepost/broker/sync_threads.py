@@ -108,7 +108,8 @@ class SyncThreads:
             try:
                 result: int | Exception = journal.sync()
                 if slower:
-                    pause(slow_no_more, slower * (time.monotonic_ns() - began_ns) / 1e9)
+                    longer_s = slower * (time.monotonic_ns() - began_ns) / 1e9
+                    pause(slow_no_more, min(longer_s, threading.TIMEOUT_MAX))
             except Exception as problem:  # noqa: BLE001 - raised again in the trio thread unless it is the disk
                 result = problem
             self._ended.append(SyncEnded(journal, result, (time.monotonic_ns() - began_ns) / 1e6))
