@@ -196,7 +196,7 @@ class NetworkClient:
     _warn_at: dict[int, int] = attrs.field(factory=dict)
     """When to warn that a node has not answered yet; one time for all bootstrap addresses."""
     _settled: set[int] = attrs.field(factory=set)
-    """The nodes that need no warning: they have answered, or the program has been warned."""
+    """The nodes that need no warning: they answer or accept connections, or the program has been warned."""
     _untried: dict[int, tuple[Address, list[AddressInfo]]] = attrs.field(factory=dict)
 
     def open(self, node_id: int) -> Address | None:

@@ -157,7 +157,9 @@ def offset_keys(state: Groups) -> list[OffsetKey]:
 
 
 def offset_keys_of(state: Groups, group_id: str) -> list[OffsetKey]:
-    """The same, of one group. It looks at no other group's: a request may delete thousands of groups."""
+    """The same, of one group. It looks at nothing that other groups have committed: a request may delete
+    thousands of groups.
+    """
     committed = state.committed.get(group_id, {})
     kept = {OffsetKey(group_id, where.topic, where.partition) for where in committed}
     return sorted(kept | _moved_by_transactions(state, group_id))
