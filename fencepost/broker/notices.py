@@ -10,7 +10,8 @@ from trouble that the host reports. A level that is switched off costs nothing.
 #     fencepost.transactions    producers that were fenced; transactions that were aborted or timed out
 #
 # The other fields of a line (peer, transactional_id, ...) are attributes of its LogRecord, for use by a
-# formatter. The NullHandler keeps an embedded broker silent until its program configures logging.
+# formatter. The NullHandlers keep an embedded broker silent until its program configures logging. Warnings of
+# clients in the same program are printed all the same.
 
 from __future__ import annotations
 
@@ -32,11 +33,12 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 
-logging.getLogger("fencepost").addHandler(logging.NullHandler())
-
 BROKER: Final = logging.getLogger("fencepost.broker")
 CONNECTIONS: Final = logging.getLogger("fencepost.connections")
 TRANSACTIONS: Final = logging.getLogger("fencepost.transactions")
+LOGGERS: Final = (BROKER, CONNECTIONS, TRANSACTIONS)
+for _logger in LOGGERS:
+    _logger.addHandler(logging.NullHandler())
 
 NOTICE_INTERVAL_MS: Final = 10_000
 FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})

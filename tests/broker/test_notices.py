@@ -10,11 +10,13 @@ import pytest
 import fencepost
 from fencepost.broker.contract import BecomeLeader, Outcome
 from fencepost.broker.node import Node
-from fencepost.broker.notices import NOTICE_INTERVAL_MS, Notices
+from fencepost.broker.notices import LOGGERS, NOTICE_INTERVAL_MS, Notices
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.troubles import Trouble, TroubleKind
 from fencepost.client.admin import AbortSpec
 from tests.broker.wire import PATIENCE_S
+
+POLLS_MAX = 300
 
 
 class Heard(logging.Handler):
@@ -183,17 +185,37 @@ def provoke(address: str) -> None:
             pass
 
 
-@pytest.mark.parametrize("is_planted", [False, True], ids=["as it is", "without its NullHandler"])
+def only_own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program that does not configure logging: pytest and its plugins have handlers."""
+    for logger in (logging.getLogger(), logging.getLogger("fencepost")):
+        own = [handler for handler in logger.handlers if type(handler) is logging.NullHandler]
+        monkeypatch.setattr(logger, "handlers", own)
+
+
+@pytest.mark.parametrize("is_planted", [False, True], ids=["as it is", "without its NullHandlers"])
 def test_an_embedded_broker_is_silent_by_default(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, is_planted: bool
 ) -> None:
-    log = logging.getLogger("fencepost")
-    (null, _) = log.handlers
-    monkeypatch.setattr(log, "handlers", [] if is_planted else [null])
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest has some
+    only_own_handlers(monkeypatch)
+    if is_planted:
+        for logger in LOGGERS:
+            monkeypatch.setattr(logger, "handlers", [])
     with fencepost.Broker() as broker:
         provoke(broker.address)
     captured = capfd.readouterr()
     assert captured.out == ""
     assert ("violated the protocol" in captured.err) == is_planted
     assert is_planted or captured.err == ""
+
+
+def test_the_warnings_of_a_client_are_printed_beside_an_embedded_broker(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    only_own_handlers(monkeypatch)
+    with fencepost.Broker() as broker, fencepost.Consumer(broker.address, group_id="g") as consumer:
+        consumer.subscribe(["typo"])
+        for _ in range(POLLS_MAX):
+            assert consumer.poll(100) == []
+            if "typo" in capfd.readouterr().err:
+                return
+    raise AssertionError("nothing was printed")
