@@ -43,7 +43,9 @@ class DiskTasks:
             self._uncleaned.unpark_all()
 
     def end_pauses(self) -> None:
-        """The disk is no longer slow: a fault has ended."""
+        """A fault that slowed the disk down has ended: no sync that has begun waits any longer, not even for
+        another such fault.
+        """
         self._syncs.end_pauses()
 
     async def sync(self) -> None:

@@ -136,6 +136,7 @@ def _unknown_option(problem: UnknownOptionError, chain: Sequence[str]) -> str:
     arguments, command = problem.argument_collection, " ".join(chain)
     names = [name for argument in arguments for name in argument.names]
     instead = instead_of(word).in_command
+    # An answer that begins with another option is for the commands that have it.
     if instead and (not instead.startswith("--") or instead.split()[0] in names):
         return f"{command} has no option --{word}: {instead}"
     is_named = any(each.field_info.kind is inspect.Parameter.POSITIONAL_ONLY for each in arguments)

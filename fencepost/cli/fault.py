@@ -142,7 +142,9 @@ def _absent(cluster: ClusterOptions) -> tuple[dict[int, tuple[str, ...]], dict[s
 
 
 def _partition_counts(admin: Admin, listed: Sequence[DescribedFault]) -> dict[str, int]:
-    """The topics that exist, if a fault names one that does not; empty without the right to list them."""
+    """The partition counts of all topics, if a fault names a partition that does not exist; empty without
+    the right to list them.
+    """
     if not any(fault.absent for fault in listed):
         return {}
     try:

@@ -97,8 +97,8 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 def reason_of(problem: Exception) -> str:
     """The error that a worker raised, extracted from Spark's, which is pages long: without the traceback if
-    it is one of ours. If Spark's error has no traceback, its first line; if Java raised it, its message:
-    both without Spark's code for databases, and what follows that.
+    it is one of ours. If Spark's error has no traceback, its first line; if Java raised it, its message.
+    Both end before the SQLSTATE that Spark appends.
     """
     lines = [line for line in str(problem).splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"fencepost[\w.]+: ", line)]

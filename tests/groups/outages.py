@@ -197,7 +197,7 @@ class Outages:
             case "frozen processes":
                 self.processes.freeze(self.chance.choice(NAMES))
                 self.frozen_for = self.chance.randint(1, FROZEN_OUTAGES_MAX)
-            case _:
+            case _:  # "kills of the broker"
                 self.broker.kill()
                 self.broker.start()
         if kind != "frozen processes":
