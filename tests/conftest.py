@@ -1,6 +1,7 @@
 """Settings that every test shares."""
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -64,6 +65,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     using = {item.nodeid.partition("::")[0] for item in items if "spark" in getattr(item, "fixturenames", ())}
     if strays := sorted(file for file in using if not file.startswith(IN_SPARK)):
         raise pytest.UsageError(f"{', '.join(strays)}: name what uses the fixture `spark` in IN_SPARK")
+
+
+def pytest_runtest_makereport() -> None:
+    """Lets PySpark's loggers of failed queries propagate again, which they stop at the first one. pytest adds
+    its handler to loggers that do not propagate, and PySpark's give each handler their own formatter: in all
+    later tests of this process caplog.text would be JSON.
+    """
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        if name in logging.root.manager.loggerDict:
+            logging.getLogger(name).propagate = True
 
 
 @pytest.fixture(scope="session")
