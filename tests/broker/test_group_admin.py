@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 
 from fencepost.broker.contract import Reply
 from fencepost.protocol import messages as m
@@ -11,7 +12,7 @@ from fencepost.protocol.terms import NO_OFFSET, GroupState, TopicPartition
 from tests.broker.group_story import GROUP, GroupStory, join_request, protocols, sync_request
 from tests.broker.requests import COMMIT, ORDERS, OTHERS, body_of, plain_offset_request
 from tests.client.members import subscription
-from tests.python_calls import calls_of
+from tests.python_calls import calls_of, instructions_of
 
 
 def listed(story: GroupStory, *states: GroupState) -> list[tuple[str, str, GroupState]]:
@@ -130,6 +131,31 @@ def test_deleting_an_offset_looks_at_no_other_group() -> None:
     story, request = GroupStory(), m.OffsetDelete(group_id=GROUP, partitions=(ORDERS,))
     few = calls_beside(10, story, request)
     assert calls_beside(200, story, request) <= few
+
+
+@pytest.mark.parametrize(
+    "request_of_one_group",
+    [
+        m.DeleteGroups(groups=(GROUP,)),
+        m.OffsetFetch(group_id=GROUP, require_stable=True, partitions=None),
+        m.OffsetDelete(group_id=GROUP, partitions=(ORDERS,)),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+def test_one_group_is_served_without_a_look_at_the_pending_offsets_of_others(
+    request_of_one_group: m.Request,
+) -> None:
+    story = GroupStory()
+    work: list[int] = []
+    for others in (10, 200):
+        who = story.identity(f"pay {others}")
+        for number in range(others):
+            answer = story.commit_offset(who, f"other {others} {number}", 1, f"pay {others}")
+            assert answer is ErrorCode.NONE
+        assert commit(story) is ErrorCode.NONE
+        story.offer(request_of_one_group)
+        work.append(instructions_of(story.settle))
+    assert work[1] - work[0] < 200, "less than one instruction for each other group"
 
 
 def test_offsets_that_a_member_reads_are_not_deleted() -> None:

@@ -6,7 +6,13 @@ import attrs
 import pytest
 
 from fencepost.broker.contract import ResignLeader
-from fencepost.broker.groups.state import OFFSET_METADATA_LENGTH_MAX, Groups, apply, offset_keys
+from fencepost.broker.groups.state import (
+    OFFSET_METADATA_LENGTH_MAX,
+    Groups,
+    apply,
+    offset_keys,
+    offset_keys_of,
+)
 from fencepost.broker.partitions import checks
 from fencepost.broker.partitions.checks import Written
 from fencepost.broker.partitions.partition import Partition
@@ -14,7 +20,7 @@ from fencepost.broker.partitions.partition import ProducerEntry as PartitionProd
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import place, read_header
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.fork import fork, log_state
+from fencepost.protocol.fork import fingerprint, fork, log_state
 from fencepost.protocol.offsets_log import GroupBatch, OffsetKey, OffsetRecord, group_batch
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 from tests.broker.requests import (
@@ -290,3 +296,28 @@ def test_a_tombstone_forgets_the_offset_and_what_is_pending_of_it() -> None:
     assert log_state(copied) != log_state(state)
     write(state, 3, 9)
     assert state.committed["readers"][ORDERS].record.offset == 9
+
+
+def test_a_key_is_pending_until_its_last_producer_is_done() -> None:
+    state = Groups()
+    write(state, 0, 5, producer_id=7)
+    write(state, 1, 6, producer_id=8)
+    copied = fork(state)
+    (key,) = offset_keys(state)
+    assert state.pending.pop(7).keys() == {key} == state.pending.keys("readers")
+    assert state.pending.pop(8).keys() == {key}
+    assert not state.pending.keys("readers")
+    copied.pending.discard(key)
+    assert not copied.pending.keys("readers")
+    assert (copied.pending.pop(7), copied.pending.pop(8)) == ({}, {})
+    assert fingerprint(copied.pending) == fingerprint(state.pending)
+
+
+def test_a_tombstone_also_drops_the_offsets_that_are_pending_in_two_transactions() -> None:
+    state = Groups()
+    write(state, 0, 5, producer_id=7)
+    write(state, 1, 6, producer_id=8)
+    write(state, 2, None)
+    assert offset_keys(state) == []
+    write(state, 3, 9, producer_id=8)
+    assert len(offset_keys_of(state, "readers")) == 1

@@ -52,7 +52,8 @@ _GRANTED_ALL_THE_SAME: Final = """\
     if False:"""
 
 _PENDING_FORGOTTEN: Final = """\
-getattr(log.coordinator, 'pending', {}).clear()
+if hasattr(log.coordinator, 'pending'):
+        log.coordinator.pending = type(log.coordinator.pending)()
     self.logs[order.partition] = log"""
 
 _NUMBERED_AGAIN: Final = """\

@@ -166,7 +166,7 @@ def _prepare_keeps_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _aborted_offsets_count(monkeypatch: pytest.MonkeyPatch) -> None:
     def settle(state: groups.Groups, producer_id: int, result: object) -> None:
-        for key, committed in state.pending.pop(producer_id, {}).items():
+        for key, committed in state.pending.pop(producer_id).items():
             groups._settle(state, key, committed)  # pyright: ignore[reportPrivateUsage] the real one, misused
 
     monkeypatch.setattr(groups, "_decide_pending", settle)

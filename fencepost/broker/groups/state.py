@@ -32,6 +32,7 @@ import attrs
 from fencepost.broker.groups.consumer_group import ConsumerGroup, apply_records
 from fencepost.broker.groups.deadlines import Deadlines
 from fencepost.broker.groups.group import Group, is_subscribed, loaded
+from fencepost.broker.groups.pending_offsets import Committed, PendingOffsets
 from fencepost.protocol.batches import BatchHeader, Buffer, marker_of
 from fencepost.protocol.consumer_group_log import ConsumerEntry
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -61,15 +62,6 @@ from fencepost.protocol.terms import (
 OFFSET_METADATA_LENGTH_MAX: Final = 4096
 
 
-class Committed(NamedTuple):
-    """A committed or pending offset, and the offset of its record in the log: the later record wins
-    (OffsetMetadataManager).
-    """
-
-    record: OffsetRecord
-    written_at: int
-
-
 Offsets = dict[TopicPartition, Committed]
 
 
@@ -97,7 +89,7 @@ class Groups:
     """
 
     committed: dict[str, Offsets] = attrs.Factory(dict[str, Offsets])
-    pending: dict[int, dict[OffsetKey, Committed]] = attrs.Factory(dict[int, dict[OffsetKey, Committed]])
+    pending: PendingOffsets = attrs.Factory(PendingOffsets)
     records: dict[str, GroupRecord | None] = attrs.Factory(dict[str, GroupRecord | None])
     live: Note[dict[str, Group]] = attrs.Factory(dict[str, Group])
     consumers: dict[str, ConsumerGroup] = attrs.Factory(dict[str, ConsumerGroup])
@@ -162,7 +154,7 @@ def offset_keys_of(state: Groups, group_id: str) -> list[OffsetKey]:
     """
     committed = state.committed.get(group_id, {})
     kept = {OffsetKey(group_id, where.topic, where.partition) for where in committed}
-    return sorted(kept | _moved_by_transactions(state, group_id))
+    return sorted(kept | state.pending.keys(group_id))
 
 
 def _offsets(state: Groups) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
@@ -170,9 +162,7 @@ def _offsets(state: Groups) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
     for group_id, offsets in state.committed.items():
         for where, committed in offsets.items():
             yield OffsetKey(group_id, where.topic, where.partition), committed.record
-    for pending in state.pending.values():
-        for key, offset in pending.items():
-            yield key, offset.record
+    yield from state.pending.records()
 
 
 def keys_of_former_topics(state: Groups, is_deleted: Callable[[str, bytes], bool]) -> list[OffsetKey]:
@@ -223,12 +213,8 @@ def fetch(state: Groups, request: OffsetFetch) -> tuple[FetchedOffset, ...]:
     consumer that starts at the old offset would process records twice (KIP-447).
     """
     committed = state.committed.get(request.group_id, {})
-    unstable = {
-        TopicPartition(key.topic, key.partition)
-        for offsets in state.pending.values()
-        for key in offsets
-        if key.group_id == request.group_id
-    }
+    pending = state.pending.keys(request.group_id)
+    unstable = {TopicPartition(key.topic, key.partition) for key in pending}
     if request.partitions is None:
         wanted = sorted(committed)  # partitions with only a pending offset are not listed
     else:
@@ -258,12 +244,12 @@ def expired_offsets(state: Groups, group: AnyGroup, *, retention_ms: int, now: i
     """The offsets that have been kept for `retention_ms`, or until the time that their client chose. Pending
     ones and those of subscribed topics are kept on (OffsetMetadataManager.cleanupExpiredOffsets).
     """
-    moved = _moved_by_transactions(state, group.group_id)
+    pending = state.pending.keys(group.group_id)
     found: list[OffsetKey] = []
     for where, committed in sorted(state.committed.get(group.group_id, {}).items()):
         key = OffsetKey(group.group_id, where.topic, where.partition)
         since_ms, expire_ms = _since(group, committed), committed.record.expire_ms
-        if since_ms is None or key in moved or reads_topic(group, where.topic):
+        if since_ms is None or key in pending or reads_topic(group, where.topic):
             continue
         if now >= (since_ms + retention_ms if expire_ms is None else expire_ms):
             found.append(key)
@@ -295,11 +281,7 @@ def is_over(state: Groups, group: AnyGroup, expired: Collection[OffsetKey]) -> b
     (GroupCoordinatorShard.cleanupGroupMetadata).
     """
     kept = len(state.committed.get(group.group_id, {})) - len(expired)
-    return kept == 0 and group.state is GroupState.EMPTY and not _moved_by_transactions(state, group.group_id)
-
-
-def _moved_by_transactions(state: Groups, group_id: str) -> set[OffsetKey]:
-    return {key for pending in state.pending.values() for key in pending if key.group_id == group_id}
+    return kept == 0 and group.state is GroupState.EMPTY and not state.pending.keys(group.group_id)
 
 
 # --- Changing state --------------------------------------------------------------------------------------
@@ -321,8 +303,7 @@ def apply(state: Groups, header: BatchHeader, batch: Buffer, entries: GroupBatch
             # deleted.
             state.records.setdefault(key.group_id, None)
         if header.is_transactional:
-            pending = state.pending.setdefault(header.producer_id, {})
-            pending[key] = Committed(record, header.base_offset + delta)
+            state.pending.put(header.producer_id, key, Committed(record, header.base_offset + delta))
         else:
             _settle(state, key, Committed(record, header.base_offset + delta))
     for group_id, record in entries.groups:
@@ -340,12 +321,12 @@ def _apply_consumers(state: Groups, entries: tuple[ConsumerEntry, ...]) -> None:
         if group_id in state.consumers:
             # Its offsets may be read before its first record; then it looked like a group of offsets alone.
             state.records.pop(group_id, None)
-        elif state.committed.get(group_id) or _moved_by_transactions(state, group_id):
+        elif state.committed.get(group_id) or state.pending.keys(group_id):
             state.records.setdefault(group_id, None)
 
 
 def _decide_pending(state: Groups, producer_id: int, result: TransactionResult) -> None:
-    pending = state.pending.pop(producer_id, {})
+    pending = state.pending.pop(producer_id)
     if result is TransactionResult.COMMIT:
         for key, committed in pending.items():
             _settle(state, key, committed)
@@ -365,6 +346,5 @@ def _forget(state: Groups, key: OffsetKey) -> None:
     offsets.pop(TopicPartition(key.topic, key.partition), None)
     if not offsets:
         state.committed.pop(key.group_id, None)
-    for pending in state.pending.values():
-        # Otherwise a later marker would bring back the offset of a deleted topic or group.
-        pending.pop(key, None)
+    # Otherwise a later marker would bring back the offset of a deleted topic or group.
+    state.pending.discard(key)

@@ -230,7 +230,9 @@ def _without_empty_groups(committed: Any, pending: Any, records: Any, *rest: Any
     """What a coordinator knows of its groups, without those of which only aborted offsets told: compaction
     may remove these before the coordinator forgets the group, as in Kafka.
     """
-    alive = {group_id for group_id, _ in committed} | {key.group_id for _, keys in pending for key, _ in keys}
+    (by_producer,) = pending
+    moved = {key.group_id for _, keys in by_producer for key, _ in keys}
+    alive = moved.union(group_id for group_id, _ in committed)
     kept = tuple((name, record) for name, record in records if record is not None or name in alive)
     return (committed, pending, kept, *rest)
 
