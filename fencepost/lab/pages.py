@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from fencepost.lab.document import Json, RunDocument
+from fencepost.protocol.terms import escaped
 
 STATIC: Final = Path(__file__).parent / "static"
 SERVED_ONLY: Final = frozenset(
@@ -101,7 +102,7 @@ def _page(
     }
     filled = {
         "policy": "; ".join(f"{name} {sources}" for name, sources in allowed.items()),
-        "title": escape(title),
+        "title": escape(escaped(title)),
         "style": f"<style>{style}</style>",
         "imports": imported,
         "boot": _json(boot),

@@ -9,6 +9,7 @@ import { inAddress, setAddress } from "lab/address.js";
 import { Api } from "lab/api.js";
 import { altered, changed, fromWords, inWords, isNamed, plain, useAsked } from "lab/asked.js";
 import { Editor } from "lab/editor.js";
+import { escaped } from "lab/escaped.js";
 import { html } from "lab/html.js";
 import { useKept } from "lab/kept.js";
 import { Menu } from "lab/menu.js";
@@ -123,7 +124,7 @@ function Lab({ api, scenarios, vocabulary, first }) {
   const isOwn = shown.asked.text !== null && !shown.isTrace;
   const { title } = shown.runs[0].document;
   useEffect(() => {
-    document.title = `${title} - Fencepost lab`;
+    document.title = `${escaped(title)} - Fencepost lab`;
   }, [title]);
   // What a change leaves as it is: the reader stays at the step.
   const told = shown.isTrace || isOwn ? `${isOwn} ${title}` : `${shown.asked.scenario} ${shown.asked.variant}`;

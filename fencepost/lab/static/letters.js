@@ -1,5 +1,8 @@
 // How wide texts are, in letters of the page's monospaced type. Rule: the browser measures, in bold and in the fonts that
-// it has: a Chinese character or an emoji is wider than a letter, and a text is cut between the signs that people see.
+// it has: a Chinese character or an emoji is wider than a letter, and a text is cut between the signs that people see. It is
+// measured and cut as it is shown.
+
+import { escaped } from "lab/escaped.js";
 
 const SIZE = 100; // px, of the measuring
 const PLAIN = /^[ -~]*$/; // each of these is as wide as the next
@@ -14,16 +17,18 @@ pen.textRendering = "geometricPrecision"; // as the style sheet has it: else a l
 export const LETTER = pen.measureText("0").width / SIZE;
 
 export function lettersOf(text) {
-  return PLAIN.test(text) ? text.length : pen.measureText(text).width / SIZE / LETTER;
+  return PLAIN.test(text) ? text.length : pen.measureText(escaped(text)).width / SIZE / LETTER;
 }
 
 // A name cut in its middle, since often only the ends of names differ.
-export function briefName(name, letters) {
+export function briefName(given, letters) {
+  const name = escaped(given);
   return lettersOf(name) <= letters ? name : shortened(name, letters - END) + [...name].slice(-END).join("");
 }
 
 // As much of a text as fits into so many letters, with an ellipsis for the rest.
-export function shortened(text, letters) {
+export function shortened(given, letters) {
+  const text = escaped(given);
   if (lettersOf(text) <= letters) return text;
   let used = 1;
   for (const { segment, index } of SIGNS.segment(text)) {

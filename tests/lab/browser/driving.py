@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 from playwright.sync_api import Locator, Page, expect
@@ -23,6 +23,18 @@ TIGHT_MOMENTS: Final = """() => [...document.querySelectorAll(".moment")].filter
   const isBeside = when.width > 0 && when.top < what.bottom;
   return isCut || (isBeside && when.left - what.right < 4);
 }).map((moment) => moment.textContent)"""
+OBEYED_SIGNS: Final = r"""() => {
+  const said = ["title", "aria-label", "aria-valuetext"];
+  const textsOf = (each) =>
+    [...said.map((name) => each.getAttribute(name)), ...[...each.childNodes].map((node) => node.nodeValue)];
+  const texts = [...document.body.querySelectorAll(":not(script)")].flatMap(textsOf);
+  return texts.filter((text) => /[\0-\x08\x0e-\x1f\u200b\u202a-\u202e\u2066-\u2069]/.test(text ?? ""));
+}"""
+
+
+def obeyed_signs(page: Page) -> list[str]:
+    """The texts on a page with signs that a browser obeys instead of showing them."""
+    return cast("list[str]", page.evaluate(OBEYED_SIGNS))
 
 
 def document_of(name: str, variant: int = 1) -> RunDocument:

@@ -14,7 +14,7 @@ from fencepost.cli.application import run as fencepost
 from fencepost.simulator.scenarios.files import scenario_of
 from tests.lab.browser.accessibility import violations
 from tests.lab.browser.complaints import Complaints
-from tests.lab.browser.driving import RunPage
+from tests.lab.browser.driving import RunPage, obeyed_signs
 from tests.lab.lab_process import LabProcess, lab
 
 pytestmark = pytest.mark.thorough
@@ -210,6 +210,26 @@ def test_markup_in_a_scenario_stays_text(run: RunPage) -> None:
     assert seen(run) == ["<b>"]
     expect(run.page.get_by_role("heading", name=evil).first).to_be_visible()
     assert run.evaluate("document.querySelectorAll('img').length") == 0
+
+
+def test_a_client_whose_name_turns_a_line_around_is_struck_by_a_fault(run: RunPage) -> None:
+    """The fault names it as the scenario does, and the page shows what would turn the line around."""
+    run.click("tab-editor")
+    turned = "a\u202eb"
+    text = f'name = "turned"\n[[producer]]\nname = "{turned}"\nscript = ["send t-0 x"]\n'
+    run.by("editor").fill(text)
+    run.sees("editor-error", "This is a scenario")
+    run.click("run-text")
+    is_idle(run)
+    expect(run.by("editor")).to_have_value(text)
+    choose_message(run, "Produce NONE @0")
+    run.click("whatif-drop")
+    expect(run.by("faults")).to_contain_text(r"when node 1 sends Produce reply to a\u202eb")
+    is_idle(run)
+    run.sees("outcome", "Every rule holds, as before.")
+    assert obeyed_signs(run.page) == []
+    run.click("beside")
+    assert obeyed_signs(run.page) == []
 
 
 # --- searches -----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from fencepost.lab.recordings import record
 from fencepost.simulator.scenarios.builder import scenario
 from fencepost.simulator.scenarios.model import cases
 from tests.lab.browser.accessibility import violations
-from tests.lab.browser.driving import RunPage, document_of, flagged
+from tests.lab.browser.driving import RunPage, document_of, flagged, obeyed_signs
 
 FLAGS: Final = ("fault", "refusal", "marker", "violation")
 
@@ -316,6 +316,33 @@ def test_names_with_markup_stay_text(page: Page, tmp_path: Path) -> None:
     run.sees("why", EVIL)
     assert page.title() == EVIL
     assert run.evaluate("document.querySelectorAll('img, main script').length") == 0
+
+
+def test_signs_that_turn_a_line_around_are_shown_and_not_obeyed(page: Page, tmp_path: Path) -> None:
+    turned = "a\u202eb\u2066c\u200b\x1bd"
+    story = scenario(turned).producer(
+        turned, "init", "begin", f"send t-0 {turned}", "commit", transactional_id=turned
+    )
+    [case] = cases(story.scenario())
+    run = RunPage.opened(page, tmp_path, [record(case)])
+    seen = r"a\u202eb\u2066c\u200b\x1bd"
+    for panel in ("panel-logs", "panel-readers", "panel-coordinator", "panel-leader", "why"):
+        run.sees(panel, seen)
+    assert page.title() == seen
+    assert page.locator(".head.lane").first.get_attribute("title") == seen
+    for step in ("first", "last"):
+        run.click(step)
+        assert obeyed_signs(page) == []
+    run.by("filter").select_option(turned)
+    expect(run.by("filter").locator("option:checked")).to_have_text(f"txn {seen}")
+
+
+def test_signs_that_join_letters_are_left_alone(page: Page, tmp_path: Path) -> None:
+    family = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+    [case] = cases(scenario("a family").producer("p", f"send t-0 {family}").scenario())
+    run = RunPage.opened(page, tmp_path, [record(case)])
+    run.click("last")
+    assert run.read_committed("t-0") == [family]
 
 
 def test_long_names_stay_in_their_places(page: Page, tmp_path: Path) -> None:
