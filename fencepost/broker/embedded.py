@@ -296,7 +296,8 @@ class Broker(LocalBroker):
         every Kafka has ("fencing", "dedup"): docs/fidelity.md. `users`: passwords by name; then clients must
         authenticate. `acls`: the text of an ACL file. `tls_cert`, `tls_key`, `tls_client_ca`: PEM files
         (docs/access.md). `observer`: an object, such as a fencepost.Recording, that is called at each step.
-        `feed`: a fencepost.StepFeed lets `fencepost lab --broker` follow this broker; None turns that off.
+        `feed`: a fencepost.StepFeed lets `fencepost lab --bootstrap-server` follow this broker; None turns
+        that off.
         `faults`: as `fencepost serve --fault` takes them (docs/faults.md). `metrics_port`: for `/metrics` and
         `/ready`, on loopback; 0 is any free one (docs/operations.md). ValueError if an argument is invalid.
         """

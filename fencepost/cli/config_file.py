@@ -24,7 +24,7 @@ from fencepost.cli.errors import CommandFailed, WrongUsage
 from fencepost.cli.files import read_toml
 
 SHARED: Final = ("bootstrap-server", "command-config")
-"""The keys outside tables: options of every command that has them."""
+"""The keys outside tables: options of every command that also takes them from the environment."""
 PROFILE: Final = "profile"
 """The table of profiles, and the option that chooses one."""
 ENVIRONMENT: Final = "env"
@@ -68,7 +68,8 @@ class ConfigFile:
             if self.profile is not None:
                 _drop_environment(arguments, profile)
         Dict(values, source=str(path))(app, commands, arguments)
-        names = {name.lstrip("-") for argument in arguments for name in argument.names}
+        shared = [argument for argument in arguments if argument.parameter.env_var]
+        names = {name.lstrip("-") for argument in shared for name in argument.names}
         for name in SHARED:
             if name in values and name in names:
                 source = f"profile {chosen} in {path}" if name in profile else str(path)

@@ -17,9 +17,11 @@ from fencepost.cli.options import (
     ADMIN_ID,
     ANSWER_MS,
     AS_TIME,
+    BOOTSTRAP_OPTION,
+    DEFAULT,
     CommandConfig,
     is_address,
-    problem_of,
+    problems_of,
     security_of,
 )
 from fencepost.client.errors import AuthenticationFailed, AuthorizationFailed, ClientError
@@ -35,35 +37,36 @@ CHECK_SECONDS: Final = 6.0  # what is found out later is printed after the lab h
 MEMORY_MIN: Final = 256  # MiB: a process needs a third of that before it plays anything
 
 
-def _address(broker: str) -> str:
-    if not is_address(broker):
+def _addresses(bootstrap: str) -> str:
+    if bad := [address for address in bootstrap.split(",") if not is_address(address)]:
         raise WrongUsage(
-            f"--broker {broker or repr(broker)} is not host:port", then="for example --broker 127.0.0.1:9092"
+            f"{BOOTSTRAP_OPTION} {bad[0] or repr(bootstrap)} is not host:port",
+            then=f"for example {BOOTSTRAP_OPTION} {DEFAULT}",
         )
-    return broker
+    return bootstrap
 
 
-def _check_broker(broker: str, security: SecuritySettings) -> int:
+def _check_broker(bootstrap: str, security: SecuritySettings) -> int:
     """Says in the terminal why the lab cannot follow the broker, since perhaps nobody looks at the page.
     Returns an exit code, which is not OK if waiting will not help.
     """
-    if (problem := problem_of(broker)) is not None:
+    if reasons := problems_of(bootstrap.split(",")):
         complain(
-            f"no broker answers at {broker}: {problem}",
+            f"no broker answers at {reasons}",
             then="start one with `fencepost serve DIRECTORY --follow`; the lab waits for it",
         )
         return OK
     from fencepost.client.shells.sync import Admin
 
     try:
-        with Admin(broker, client_id=ADMIN_ID, default_api_timeout_ms=ANSWER_MS, **security) as admin:
+        with Admin(bootstrap, client_id=ADMIN_ID, default_api_timeout_ms=ANSWER_MS, **security) as admin:
             is_followed = bool(admin.follow(wait_ms=1).run)
     except ClientError as problem:
         code = report(problem)
         return code if isinstance(problem, AuthenticationFailed | AuthorizationFailed) else OK
     if not is_followed:
         complain(
-            f"{broker} was started without --follow, so the page cannot show what it does",
+            f"{bootstrap} was started without --follow, so the page cannot show what it does",
             then="stop it and start it again with --follow: `fencepost serve DIRECTORY --follow`",
         )
     return OK
@@ -72,17 +75,17 @@ def _check_broker(broker: str, security: SecuritySettings) -> int:
 class _BrokerCheck(Thread):
     """Checks the broker in a thread of its own. `code` is the result of `_check_broker`."""
 
-    def __init__(self, broker: str, security: SecuritySettings) -> None:
+    def __init__(self, bootstrap: str, security: SecuritySettings) -> None:
         super().__init__(daemon=True)
-        self.code, self._broker, self._security = OK, broker, security
+        self.code, self._brokers, self._security = OK, bootstrap, security
 
     def run(self) -> None:
-        self.code = _check_broker(self._broker, self._security)
+        self.code = _check_broker(self._brokers, self._security)
 
 
 def lab(
     *,
-    broker: Annotated[str | None, Parameter(metavar="HOST:PORT")] = None,
+    bootstrap: Annotated[str | None, Parameter((BOOTSTRAP_OPTION, "-b"), metavar="HOST:PORT")] = None,
     command_config: CommandConfig = None,
     port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65_535))] = 8778,
     browser: Annotated[bool, Parameter(negative="--no-browser")] = True,
@@ -95,8 +98,9 @@ def lab(
 
     Parameters
     ----------
-    broker
-        Follow this broker, which `fencepost serve --follow` has started, instead of running scenarios.
+    bootstrap
+        Follow the broker at this address, which `fencepost serve --follow` has started, instead of running
+        scenarios. Unlike other commands, lab does not take the address from FENCEPOST_BOOTSTRAP_SERVER.
     port
         TCP port on the loopback interface; 0 takes any free port.
     browser
@@ -121,7 +125,7 @@ def lab(
     settings = LabSettings(
         bundled={name: path.read_text(encoding="utf-8") for name, path in bundled_scenarios().items()},
         limits=WorkLimits(seconds_max=time_limit, memory_bytes_max=memory_limit * MIB),
-        broker=None if broker is None else _address(broker),
+        broker=None if bootstrap is None else _addresses(bootstrap),
         security=security_of(command_config),
     )
 

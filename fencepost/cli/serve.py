@@ -133,8 +133,8 @@ def serve(
         For example "when node 1 sends Produce reply #3 do drop", or
         "when coordinator of app appends PREPARE_COMMIT do pause node 1".
     follow
-        Keep the last 20,000 steps in memory for `fencepost lab --broker`, which shows live what the broker
-        does. Followers see values of records, so they must be on this machine, or have ACLs that allow
+        Keep the last 20,000 steps in memory for `fencepost lab --bootstrap-server`, which shows live what the
+        broker does. Followers see values of records, so they must be on this machine, or have ACLs that allow
         ClusterAction on the cluster.
     metrics_port
         Serve Prometheus metrics (/metrics) and readiness (/ready) on this port, without encryption or login.
@@ -212,7 +212,7 @@ def _recording(path: Path | None) -> Observer | None:
 
 
 def _feed() -> Feed:
-    """What `fencepost lab --broker` follows."""
+    """What `fencepost lab --bootstrap-server` follows."""
     from fencepost.lab.feed import StepFeed
 
     return StepFeed()

@@ -180,7 +180,7 @@ class DemoBroker:
         """Starts the broker and handles its messages until cancelled."""
         await self._start()
         if self._demo.follow:
-            self._demo.story.tell(f"to watch: fencepost lab --broker {self.bootstrap}")
+            self._demo.story.tell(f"to watch: fencepost lab --bootstrap-server {self.bootstrap}")
         task_status.started()
         while (child := self._child) is not None:
             said = await child.hear()

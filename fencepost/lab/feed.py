@@ -47,8 +47,8 @@ _COORDINATORS: Final = f"log/{TRANSACTION_STATE_TOPIC}-"
 
 @attrs.define(eq=False)
 class StepFeed(BrokerEvents):
-    """Lets `fencepost lab --broker` follow a broker: `Broker(feed=StepFeed())`. Its `buffer` keeps the last
-    20,000 steps, in at most 16 MiB.
+    """Lets `fencepost lab --bootstrap-server` follow a broker: `Broker(feed=StepFeed())`. Its `buffer` keeps
+    the last 20,000 steps, in at most 16 MiB.
     """
 
     buffer: FeedBuffer = attrs.field(init=False, factory=lambda: FeedBuffer(secrets.token_hex(8)))

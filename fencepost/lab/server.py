@@ -233,7 +233,7 @@ class Lab:
     async def live_updates(self, request: Request) -> Response:
         """What happened at the broker that is followed, after what the page has."""
         if self.live is None:
-            raise HTTPException(404, "no broker is followed: start `fencepost lab --broker HOST:PORT`")
+            raise HTTPException(404, "no broker is followed: start the lab with --bootstrap-server HOST:PORT")
         return JSONResponse(await self.live.answer(request.query_params.get("after", "")))
 
     async def scenarios(self, _: Request) -> Response:

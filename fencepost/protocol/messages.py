@@ -1326,7 +1326,7 @@ class RemoveFaultsReply:
 
 @value(kw_only=True)
 class Follow:
-    """Wait for the next steps of a broker that lets the lab watch it (`fencepost lab --broker`).
+    """Wait for the next steps of a broker that lets the lab watch it (`fencepost lab --bootstrap-server`).
 
     `run`: of an earlier reply; empty at first. `after`: how many steps of that run the follower has passed.
     `bytes_max`: of the steps in the reply; at least one step comes. `wait_ms`: how long to wait for one.

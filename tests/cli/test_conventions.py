@@ -214,7 +214,7 @@ def test_words_in_the_wrong_place_are_named(
         ("lab --time-limit 0", 'Invalid value "0" for --time-limit. Must be > 0.\n'),
         ("topic create t -c=", "--config '' is not name=value\n"),
         ("topic delete-records t -p 0 --before=", "--before '' is not an offset\n"),
-        ("lab --broker=", "--broker '' is not host:port\n"),
+        ("lab --bootstrap-server=", "--bootstrap-server '' is not host:port\n"),
         ("group reset-offsets g -t t --by-duration P", "'P' is not a time such as 500ms"),
         ("fault remove 1..5", 'Invalid value "1..5" for FAULT_ID. Must be a whole number.\n'),
         ("fault remove 1.5", 'Invalid value "1.5" for FAULT_ID. Must be a whole number.\n'),
@@ -291,6 +291,25 @@ def test_one_of_several_brokers_has_to_answer(address: str, capsys: pytest.Captu
     assert run(["topic", "list", "-b", "127.0.0.1:1,127.0.0.1:2"]) == 3
     assert re.search(r"127.0.0.1:1: .*; 127.0.0.1:2: ", capsys.readouterr().err)
     assert run(["topic", "list", "-b", f"{address},here"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "file", "followed"),
+    [
+        ("127.0.0.1:1", 'bootstrap-server = "127.0.0.1:2"', None),
+        ("127.0.0.1:1", '[lab]\nbootstrap-server = "127.0.0.1:3"', "127.0.0.1:3"),
+    ],
+)
+def test_the_lab_follows_a_broker_only_if_it_is_told_to(
+    variable: str, file: str, followed: str | None, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person whose shell names a broker for every command still wants to run scenarios."""
+    monkeypatch.setenv("FENCEPOST_BOOTSTRAP_SERVER", variable)
+    config.write_text(f"{file}\n")
+    _, bound, _ = application().parse_args(["lab"], exit_on_error=False, print_error=False)
+    assert bound.arguments.get("bootstrap") == followed
+    _, bound, _ = application().parse_args(["lab", "-b", "a:1"], exit_on_error=False, print_error=False)
+    assert bound.arguments["bootstrap"] == "a:1"
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(

@@ -255,7 +255,7 @@ def test_a_port_in_use_is_reported_before_a_broker_is_looked_for(
     monkeypatch.setattr(lab_command, "_check_broker", look)
     with create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert run(["lab", "--broker", "127.0.0.1:1", "--port", str(port), "--no-browser"]) == 1
+        assert run(["lab", "--bootstrap-server", "127.0.0.1:1", "--port", str(port), "--no-browser"]) == 1
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
 
 

@@ -365,7 +365,7 @@ def _timeless(event: Event) -> str:
 def test_the_lab_serves_what_it_follows(tmp_path: Path) -> None:
     with (
         BrokerProcess(tmp_path / "data", options=FOLLOWED) as broker,
-        lab("--broker", broker.address) as page,
+        lab("--bootstrap-server", broker.address) as page,
     ):
         assert b'"mode":"live"' in page.ask(f"/?token={page.token}").body
         assert page.ask("/api/live", headers={"x-fencepost-token": None}).status == 401
@@ -382,7 +382,7 @@ def test_the_lab_serves_what_it_follows(tmp_path: Path) -> None:
 
 def test_the_terminal_says_that_no_broker_answers() -> None:
     """Nobody may look at the page."""
-    with lab("--broker", "127.0.0.1:1") as page:
+    with lab("--bootstrap-server", "127.0.0.1:1") as page:
         said = page.errors(2)
     assert said == [
         "fencepost: no broker answers at 127.0.0.1:1: Connection refused\n",
@@ -391,7 +391,7 @@ def test_the_terminal_says_that_no_broker_answers() -> None:
 
 
 def test_the_terminal_says_that_a_broker_accepts_no_followers() -> None:
-    with Broker() as broker, lab("--broker", broker.address) as page:
+    with Broker() as broker, lab("--bootstrap-server", broker.address) as page:
         said = page.errors(2)
     assert said == [
         f"fencepost: {broker.address} was started without --follow, so the page cannot show what it does\n",
@@ -408,7 +408,7 @@ def test_a_lab_that_may_not_follow_does_not_begin(
     for key, value in {**login(name), "sasl_plain_password": password}.items():
         monkeypatch.setenv(f"FENCEPOST_{key.upper()}", value)
     with Broker(feed=StepFeed(), users={"eve": "secret", "lab": "secret"}, acls=ACLS) as broker:
-        assert run(["lab", "--broker", broker.address, "--port", "0", "--no-browser"]) == code
+        assert run(["lab", "--bootstrap-server", broker.address, "--port", "0", "--no-browser"]) == code
     told = capsys.readouterr()
     assert told.out == ""
     assert (
@@ -420,4 +420,4 @@ def test_a_lab_without_a_broker_follows_none() -> None:
     with lab() as page:
         refused = page.ask("/api/live")
         assert refused.status == 404
-        assert "--broker HOST:PORT" in refused.error
+        assert "--bootstrap-server HOST:PORT" in refused.error

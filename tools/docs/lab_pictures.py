@@ -189,7 +189,7 @@ def live(sight: Sight) -> bytes:
     """A real broker, while confluent-kafka commits a transaction, aborts one, and leaves one open."""
     with (
         BrokerProcess(sight.place / "data", options=("--follow",)) as broker,
-        lab("--broker", broker.address) as shown,
+        lab("--bootstrap-server", broker.address) as shown,
     ):
         with Admin(broker.address) as admin:
             admin.create_topic("orders")

@@ -1,4 +1,4 @@
-// The page of `fencepost lab --broker`: a real broker, step by step as it happens.
+// The page of `fencepost lab --bootstrap-server`: a real broker, step by step as it happens.
 //
 // Rule: the view stays at the newest step until the reader steps back, and then it stays where the reader is. The
 // page holds a bounded part of the run: one that gets too long is loaded anew, without its oldest steps.

@@ -1,4 +1,4 @@
-"""`fencepost lab --broker` in a browser: a real broker while clients use it, and while it is killed."""
+"""`fencepost lab --bootstrap-server` in a browser: a real broker that clients use and that is killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def server(broker: BrokerProcess) -> Iterator[LabProcess]:
-    with lab("--broker", broker.address) as server:
+    with lab("--bootstrap-server", broker.address) as server:
         yield server
 
 
@@ -45,7 +45,7 @@ def pay(broker: BrokerProcess, *values: bytes, client_id: str = "shop") -> None:
 def test_a_broker_is_followed_through_a_kill(page: Page, tmp_path: Path) -> None:
     with (
         BrokerProcess(tmp_path / "data", options=("--follow",)) as broker,
-        lab("--broker", broker.address) as shown,
+        lab("--bootstrap-server", broker.address) as shown,
     ):
         create_topic(broker.address, "orders")
         with Producer(broker.address, transactional_id="till", client_id="till") as producer:
@@ -136,7 +136,7 @@ def test_names_with_markup_stay_text(broker: BrokerProcess, server: LabProcess, 
 
 
 def test_a_broker_that_does_not_let_itself_be_followed_is_explained(page: Page) -> None:
-    with Broker() as broker, lab("--broker", broker.address) as server:
+    with Broker() as broker, lab("--bootstrap-server", broker.address) as server:
         page.goto(server.address)
         status = page.get_by_test_id("live-status")
         expect(status).to_contain_text("stop it and start it again with --follow")
