@@ -1,8 +1,8 @@
 // What is asked for: a scenario, a variant, and the changes to it. The page's history of changes is a list of these.
 //
-// Rule: a value is never changed. `broken`, `without_fixes` and the others are null where the scenario decides.
+// Rule: a value is never changed, and one that was refused is not kept: the page shows what is asked for. `broken`, `without_fixes` and the others are null where the scenario decides.
 
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 
 const CHANGES = { faults: [], broken: null, without_fixes: null, transaction_version: null, partition_verification: null };
 
@@ -47,10 +47,14 @@ export function changed(asked) {
 }
 
 export function useAsked(opening) {
-  const [{ values, at }, set] = useState({ values: [opening], at: 0 });
+  const [asking, set] = useState({ values: [opening], at: 0 });
+  const shown = useRef(asking); // the last that was played
+  const { values, at } = asking;
   const to = (place) => () => set({ values, at: place });
   return {
     asked: values[at],
+    accept: () => (shown.current = asking),
+    refuse: () => set(shown.current),
     begin: (asked) => set({ values: [asked], at: 0 }),
     change: (asked) => set({ values: [...values.slice(0, at + 1), asked], at: at + 1 }),
     undo: at > 0 ? to(at - 1) : null,

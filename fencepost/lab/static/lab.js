@@ -4,7 +4,7 @@
 // from the same seed. Nothing is simulated here.
 
 import { render } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { inAddress, setAddress } from "lab/address.js";
 import { Api } from "lab/api.js";
 import { altered, changed, fromWords, inWords, isNamed, plain, useAsked } from "lab/asked.js";
@@ -42,6 +42,8 @@ function Lab({ api, scenarios, vocabulary, first }) {
   const [isBusy, setBusy] = useState(false);
   const [draft, setDraft] = useKept("draft", "", "sessionStorage"); // of the editor, until it is run
   const [text, setText] = useState(draft || null); // of the editor, if somebody wrote there
+  const written = useRef(draft); // also while a run is awaited
+  written.current = draft;
   const [tab, setTab] = useState(draft ? "editor" : "scenarios");
   const [beside, setBeside] = useState(() => inAddress().get("step")?.includes(",") ?? false);
   const [isOpen, setOpen] = useState(true); // the panel at the side
@@ -54,17 +56,20 @@ function Lab({ api, scenarios, vocabulary, first }) {
     setMenu(null);
     setAddress(inWords(asked));
     setBusy(asked !== shown.asked);
-    if (asked === shown.asked) {
-      setProblem(asked === first.asked ? first.problem : "");
-      return undefined;
-    }
+    if (asked === shown.asked) return undefined;
     answered(api, asked)
       .then((answer) => {
         if (!isAsked) return;
         setProblem("");
         setShown({ asked, ...answer });
+        asking.accept();
+        if (written.current === asked.text) setDraft("");
       })
-      .catch((refused) => isAsked && setProblem(refused.message))
+      .catch((refused) => {
+        if (!isAsked) return;
+        setProblem(refused.message);
+        asking.refuse();
+      })
       .finally(() => isAsked && setBusy(false));
     return () => (isAsked = false);
   }, [asked]);
@@ -98,10 +103,7 @@ function Lab({ api, scenarios, vocabulary, first }) {
     setText(toml);
     setDraft(toml === original ? "" : toml);
   };
-  const play = (toml, variant) => {
-    setDraft("");
-    choose({ text: toml, variant });
-  };
+  const play = (toml, variant) => choose({ text: toml, variant });
   const choose = (next) => {
     setBeside(false);
     asking.begin(plain(next));

@@ -362,6 +362,52 @@ def test_a_scenario_that_takes_long_is_said_to_be_played(run: RunPage, page: Pag
     expect(run.by("busy")).to_be_empty()
 
 
+def test_what_cannot_be_played_is_not_what_the_page_says_it_shows(
+    run: RunPage, page: Page, complaints: Complaints
+) -> None:
+    """The list, the address, the faults and the switches are those of the run that is still shown."""
+    refused = {"status": 422, "json": {"error": "that took too long"}}
+    page.route("**/api/play", lambda route: route.fulfill(**refused))
+    page.route("**/api/compare", lambda route: route.fulfill(**refused))
+    page.locator("[data-scenario=late_end_txn]").click()
+    run.sees("problem", "that took too long")
+    expect(page.locator("[data-scenario][aria-current=true]")).to_have_attribute("data-scenario", LOST_ACK)
+    expect(page).to_have_url(re.compile(f"scenario={LOST_ACK}"))
+    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("lost acknowledgement"))
+    page.get_by_role("button", name="Dismiss").click()
+    run.click("tab-whatif")
+    run.by("switch-dedup").click()
+    run.sees("problem", "that took too long")
+    expect(run.by("switch-dedup")).to_be_checked()
+    expect(run.by("undo")).to_be_disabled()
+    expect(run.by("tab-whatif")).to_have_text("What if")
+    assert "broken" not in page.url
+    page.unroute_all()
+    run.by("switch-dedup").uncheck()
+    run.sees("outcome", "now breaks duplicate")
+    expect(run.by("problem")).to_have_count(0)
+    complaints.expect("Failed to load resource")
+    complaints.expect("Failed to load resource")
+
+
+def test_text_that_could_not_be_run_is_still_there_after_a_reload(
+    run: RunPage, page: Page, complaints: Complaints
+) -> None:
+    run.click("tab-editor")
+    changed = run.by("editor").input_value().replace("send t-0 b", "send t-0 other")
+    run.by("editor").fill(changed)
+    run.sees("editor-error", "This is a scenario")
+    page.route("**/api/play", lambda route: route.abort())
+    run.click("run-text")
+    run.sees("problem", "Is `fencepost lab` still running?")
+    run.sees("not-run", "Not run yet")
+    page.unroute_all()
+    page.reload()
+    expect(run.by("editor")).to_have_value(changed)
+    run.sees("not-run", "Not run yet")
+    complaints.expect("Failed to load resource")
+
+
 def held_plays(page: Page) -> list[Route]:
     """The requests to play a scenario; from now on none of them goes on by itself."""
     held: list[Route] = []
