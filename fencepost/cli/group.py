@@ -13,7 +13,15 @@ from cyclopts import Parameter
 
 from fencepost.cli.errors import ADVICE, CommandFailed
 from fencepost.cli.likely_names import NameKind, likely_name, suggesting
-from fencepost.cli.options import LOCAL, AsJson, ClusterOptions, InPartitions, InTopic, partitions_of
+from fencepost.cli.options import (
+    LOCAL,
+    AsJson,
+    ClusterOptions,
+    InPartitions,
+    InTopic,
+    partitions_of,
+    topic_and_partitions,
+)
 from fencepost.cli.output import Columns, print_done, print_entry, print_json, print_rows, row_of
 from fencepost.cli.positions import split_refusals, unreadable
 from fencepost.client.admin import GroupDescription, GroupListing, MemberDescription
@@ -163,10 +171,11 @@ def delete_offsets(
     Parameters
     ----------
     topic
-        The topic.
+        The topic, or some of its partitions, such as orders:0,1.
     partition
         Only this partition of the topic. Repeatable.
     """
+    topic, partition = topic_and_partitions(topic, partition)
     with cluster.connect() as admin:
         parts = partitions_of(admin, topic, partition)
         with suggesting(admin, NameKind.GROUPS, name):

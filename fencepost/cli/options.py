@@ -256,8 +256,33 @@ def pair_in(option: str, text: str, *, example: str) -> tuple[str, str]:
 
 def described_topic(admin: Admin, topic: str, *, then: str | None = None) -> TopicDescription:
     """A topic; CommandFailed with this next step if it does not exist."""
+    if ":" in topic:
+        raise WrongUsage(
+            f"{topic!r} is not the name of a topic",
+            then="give the topic alone; commands that use single partitions have the option --partition",
+        )
     with suggesting(admin, NameKind.TOPICS, topic, then=then):
         return admin.describe_topic(topic)
+
+
+def topic_and_partitions(topic: str, partitions: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The values of --topic and --partition, also if --topic has both, as Kafka's tool for groups takes them:
+    TOPIC:PARTITION,PARTITION.
+    """
+    name, colon, listed = topic.partition(":")
+    if not colon:
+        return topic, partitions
+    numbers = listed.split(",")
+    if not (name and all(map(is_offset, numbers))):
+        raise WrongUsage(
+            f"--topic {topic} is not TOPIC or TOPIC:PARTITION,PARTITION",
+            then="for example --topic orders:0,1",
+        )
+    if partitions:
+        raise WrongUsage(
+            f"--topic {topic} names partitions, and so does --partition", then="leave out one of them"
+        )
+    return name, tuple(map(int, numbers))
 
 
 def partitions_of(

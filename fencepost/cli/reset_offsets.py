@@ -24,6 +24,7 @@ from fencepost.cli.options import (
     Int64,
     InTopic,
     partitions_of,
+    topic_and_partitions,
 )
 from fencepost.cli.output import Columns, print_rows
 from fencepost.cli.times import now_ms, parse_duration, parse_time
@@ -104,7 +105,7 @@ def reset_offsets(
     name
         The group. It is created if it does not exist.
     topic
-        The topic.
+        The topic, or some of its partitions, such as orders:0,1.
     partition
         Only this partition of the topic. Repeatable.
     all_topics
@@ -144,6 +145,8 @@ def reset_offsets(
             "reset-offsets needs --topic or --all-topics, and --partition needs --topic",
             then="for example: fencepost group reset-offsets billing --topic orders --to-earliest",
         )
+    if topic is not None:
+        topic, partition = topic_and_partitions(topic, partition)
     with cluster.connect() as admin:
         exists = _check_members(admin, name)
         meant = "" if exists else likely_name(admin, NameKind.GROUPS, name)

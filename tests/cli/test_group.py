@@ -232,6 +232,55 @@ def test_all_topics_are_those_that_the_group_has_offsets_for(tool: GroupTool) ->
     assert {row["group"] for row in tool.rows("group", "list")} == {"billing", "fresh"}
 
 
+@pytest.mark.parametrize(
+    ("written", "numbers"), [("orders:0", [0]), ("orders:1,0", [1, 0]), ("orders:1", [1]), ("orders", [0, 1])]
+)
+def test_partitions_may_be_written_as_for_kafkas_tool(
+    tool: GroupTool, written: str, numbers: list[int]
+) -> None:
+    goal = ("group", "reset-offsets", "billing", "--topic", written, "--to-earliest", "--execute")
+    assert resets(tool, *goal) == [(number, None, 0) for number in numbers]
+    deleted = tool.json("group", "delete-offsets", "billing", "--topic", written)
+    assert deleted == {"group": "billing", "topic": "orders", "partitions": numbers}
+    assert committed(tool) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--topic", "orders:"), "--topic orders: is not TOPIC or TOPIC:PARTITION,PARTITION"),
+        (("--topic", ":0"), "--topic :0 is not TOPIC or TOPIC:PARTITION,PARTITION"),
+        (("--topic", "orders:0,x"), "--topic orders:0,x is not TOPIC or TOPIC:PARTITION,PARTITION"),
+        (("--topic", "orders:0:1"), "--topic orders:0:1 is not TOPIC or TOPIC:PARTITION,PARTITION"),
+        (("--topic", "orders:-1"), "--topic orders:-1 is not TOPIC or TOPIC:PARTITION,PARTITION"),
+        (("--topic", "orders:0", "-p", "1"), "--topic orders:0 names partitions, and so does --partition"),
+    ],
+)
+@pytest.mark.parametrize("command", [("reset-offsets", "billing", "--to-latest"), ("delete-offsets", "b")])
+def test_partitions_that_cannot_be_meant_are_refused(
+    tool: GroupTool, command: tuple[str, ...], words: tuple[str, ...], said: str
+) -> None:
+    assert f"fencepost: {said}\n" in tool("group", *command, *words, code=2)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("consume", "orders:0"),
+        ("produce", "orders:0"),
+        ("transactions", "find-hanging", "-t", "orders:0"),
+        ("transactions", "describe-producers", "-t", "orders:0", "-p", "0"),
+        ("topic", "delete-records", "orders:0", "-p", "0", "--before", "end"),
+    ],
+)
+def test_other_commands_say_where_the_partition_belongs(tool: GroupTool, command: tuple[str, ...]) -> None:
+    said = tool(*command, code=2)
+    assert said == (
+        "fencepost: 'orders:0' is not the name of a topic\n"
+        "  give the topic alone; commands that use single partitions have the option --partition\n"
+    )
+
+
 def test_a_group_that_does_not_exist_is_named(tool: GroupTool) -> None:
     """With --topic it is created, as by Kafka's tool; with --all-topics there is nothing to reset."""
 
