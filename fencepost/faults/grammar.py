@@ -287,24 +287,41 @@ def a(noun: str) -> str:
     return f"an {noun}" if noun[0] in "AEIOUaeiou" else f"a {noun}"
 
 
+def whole_number(text: str, *, least: int, most: int) -> int:
+    """A number without a fraction, within these limits."""
+    # Compared by length before int(), which refuses a text of 4,300 digits by another error.
+    digits = text.removeprefix("-")
+    if not digits.isdecimal() or len(digits) > len(str(most)) or not least <= int(text) <= most:
+        raise BadPhrase(f"{quoted(text)} is not a whole number from {least} to {most}")
+    return int(text)
+
+
 def count(text: str) -> int:
     """A number of at least 1."""
-    if (number := int(text)) < 1:
-        raise BadPhrase(f"{quoted(text)} is too small: a count is at least 1")
-    return number
+    return whole_number(text, least=1, most=NUMBER_MAX)
 
 
-def milliseconds(text: str) -> int:
-    """A time such as "300 ms", "3 s", "-20 ms" or "2 min", in milliseconds."""
+def duration(text: str) -> int:
+    """A time such as "300 ms", "3 s" or "2 min", in milliseconds."""
+    return _milliseconds(text, least=0)
+
+
+def jump(text: str) -> int:
+    """A time with its sign, such as "+3 s" or "-20 ms", in milliseconds."""
+    return _milliseconds(text, least=-NUMBER_MAX)
+
+
+def _milliseconds(text: str, *, least: int) -> int:
     match = _TIME.fullmatch(text.strip())
     if match is None:
         raise BadPhrase(f"{quoted(text)} is not a time", possible=["300 ms", "3 s", "2 min"])
     # Compared by length before int(): a text of a million digits must not be converted.
     digits = match["count"]
     count = int(digits) * UNITS_MS[match["unit"]] if len(digits) <= len(str(NUMBER_MAX)) else NUMBER_MAX + 1
-    if count > NUMBER_MAX:
-        raise BadPhrase(f"{quoted(text)} is too long: the maximum is {NUMBER_MAX} ms")
-    return -count if match["sign"] == "-" else count
+    signed = -count if match["sign"] == "-" else count
+    if not least <= signed <= NUMBER_MAX:
+        raise BadPhrase(f"{quoted(text)} is not a time from {least} to {NUMBER_MAX} ms")
+    return signed
 
 
 def time_text(count_ms: int) -> str:

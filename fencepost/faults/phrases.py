@@ -12,10 +12,22 @@ from typing import Final
 
 import attrs
 
-from fencepost.faults.grammar import BadPhrase, Blank, Grammar, Phrase, count, milliseconds, quoted, time_text
+from fencepost.faults.grammar import (
+    NUMBER_MAX,
+    BadPhrase,
+    Blank,
+    Grammar,
+    Phrase,
+    count,
+    duration,
+    jump,
+    quoted,
+    time_text,
+    whole_number,
+)
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import APIS
-from fencepost.protocol.terms import INT32_MAX, TopicPartition, TransactionState
+from fencepost.protocol.terms import INT32_MAX, INT64_MAX, TopicPartition, TransactionState
 
 LASTS_MS: Final = 300
 """How long a fault without `until` lasts in the simulator; in a real broker, it lasts until it is ended."""
@@ -29,6 +41,10 @@ ANYONE: Final = "*"
 _SOMEBODY: Final = r"(?:node \d+|coordinator of [^ #]+|leader of [^ #]+|[^ #]+)"
 
 
+# Wider than what is valid, so that the error names the limits.
+_NUMBER: Final = r"-?\d+(?:\.\d+)?"
+
+
 class NoPartition(BadPhrase):
     """A text in the place of a partition; only the cluster knows which partitions are possible."""
 
@@ -39,7 +55,8 @@ def partition_named(text: str) -> TopicPartition:
     is_number = number.isascii() and number.isdecimal() and len(number) <= len(str(INT32_MAX))
     if not topic or not is_number or int(number) > INT32_MAX:
         raise NoPartition(
-            f"{quoted(text)} is not a partition: a topic, a dash and a number", possible=["t-0"]
+            f"{quoted(text)} is not a partition: a topic, a dash and a number from 0 to {INT32_MAX}",
+            possible=["t-0"],
         )
     partition = TopicPartition(topic, int(number))
     if str(partition) != text:  # faults compare names: "t-00" would never be reached
@@ -49,6 +66,10 @@ def partition_named(text: str) -> TopicPartition:
 
 def _signed(count_ms: int) -> str:
     return f"{'+' if count_ms >= 0 else ''}{time_text(count_ms)}"
+
+
+def _offset(text: str) -> int:
+    return whole_number(text, least=0, most=INT64_MAX)
 
 
 def _true(_: str) -> bool:
@@ -95,10 +116,9 @@ BLANKS: Final = {
         "how a call ended", pattern=r"\w+", words=("ok", "aborted", "fenced", "failed", "unknown")
     ),
     "VALUE": Blank("the value of a record", pattern=".+?"),
-    "TIME": Blank("300 ms, 3 s or 2 min", pattern=".+?", read=milliseconds, write=time_text),
-    "JUMP": Blank("a time with its sign: +3 s, -20 ms", pattern="[+-].+", read=milliseconds, write=_signed),
-    # Nine digits stay below NUMBER_MAX; int() itself refuses a text of 4300 digits, by another error.
-    "N": Blank("a number, at least 1", pattern=r"\d{1,9}", read=count),
+    "TIME": Blank("300 ms, 3 s or 2 min", pattern=".+?", read=duration, write=time_text),
+    "JUMP": Blank("a time with its sign: +3 s, -20 ms", pattern="[+-].+", read=jump, write=_signed),
+    "N": Blank(f"a whole number from 1 to {NUMBER_MAX}", pattern=_NUMBER, read=count),
     "before": Blank(
         "just before the event instead of just after it",
         pattern="before",
@@ -237,7 +257,7 @@ LINES: Final = Grammar(
         "TOPIC-N": Blank("a partition of a topic: t-0", read=partition_named),
         "TEXT": Blank("the value of the record", pattern=r"\S.*"),
         "GROUP": Blank("a consumer group"),
-        "OFFSET": Blank("an offset", pattern=r"\d{1,18}", read=int),
+        "OFFSET": Blank("an offset", pattern=_NUMBER, read=_offset),
         "POINT": Blank("a protocol point", pattern=".+", read=POINTS.read),
     },
 )

@@ -36,7 +36,43 @@ def started_ms(broker: Broker) -> int:
 REFUSED = [
     ("drop", "is not a fault"),
     ("when broker sends Prodce reply do drop", '"Prodce" is not a REQUEST; did you mean "Produce"?'),
-    ("when broker sends Produce reply #0 do drop", '"0" is too small: a count is at least 1'),
+    ("when broker sends Produce reply #0 do drop", '"0" is not a whole number from 1 to 1000000000'),
+    (
+        "when t-0 appends data #1000000001 do pause broker",
+        '"1000000001" is not a whole number from 1 to 1000000000',
+    ),
+    (
+        "when t-0 appends data do slow disk of broker 1000000001 times",
+        '"1000000001" is not a whole number from 1 to',
+    ),
+    (
+        f"when t-0 appends data do slow disk of broker {'9' * 900} times",
+        '9" is not a whole number from 1 to 1000000000',
+    ),
+    (
+        "when t-0 appends data do slow disk of broker -3 times",
+        '"-3" is not a whole number from 1 to 1000000000',
+    ),
+    (
+        "when t-0 appends data do slow disk of broker 2.5 times",
+        '"2.5" is not a whole number from 1 to 1000000000',
+    ),
+    ("when t-0 appends data do slow p 2.5 times", '"2.5" is not a whole number from 1 to 1000000000'),
+    (
+        "when t-0 appends data do flip a bit of t-0 at offset -1",
+        '"-1" is not a whole number from 1 to 1000000000',
+    ),
+    ("when p sends EndTxn do drop every 1000000001 times", '"1000000001" is not a whole number from 1 to'),
+    ("when p sends EndTxn do drop every 3 times at most 1.5 times", '"1.5" is not a whole number from 1 to'),
+    ("when at -5 ms do pause broker", '"-5 ms" is not a time from 0 to 1000000000 ms'),
+    ("when at 1000001 s do pause broker", '"1000001 s" is not a time from 0 to 1000000000 ms'),
+    (f"when at {'9' * 900} min do pause broker", '9 min" is not a time from 0 to 1000000000 ms'),
+    ("when p sends EndTxn do delay -3 s", '"-3 s" is not a time from 0 to 1000000000 ms'),
+    ("when p sends EndTxn do hold until after -3 s", '"-3 s" is not a time from 0 to 1000000000 ms'),
+    (
+        "when p sends EndTxn do clock of broker -1000001 s",
+        '"-1000001 s" is not a time from -1000000000 to 1000000000 ms',
+    ),
     ("when p sends EndTxn do answer NOT_A_LEADER", 'did you mean "NOT_LEADER_OR_FOLLOWER"?'),
     (
         "when p sends EndTxn do answer FENCED",
@@ -58,7 +94,7 @@ REFUSED = [
     ("when nowhere appends data do pause broker", '"nowhere" is not a partition'),
     ("when t-00 appends data do pause broker", '"t-00" is not a partition; did you mean "t-0"?'),
     ("when t-\N{ARABIC-INDIC DIGIT ONE} appends data do pause broker", "is not a partition: a topic, a dash"),
-    ("when t-2147483648 appends data do pause broker", "is not a partition: a topic, a dash"),
+    ("when t-2147483648 appends data do pause broker", "a topic, a dash and a number from 0 to 2147483647"),
     ("when t-99999999999 appends data do pause broker", "is not a partition: a topic, a dash"),
     ("when after 3 s do pause broker", "cannot begin a fault"),
     ("when p sends EndTxn do drop at most 2 times", "`at most` limits `every`"),
@@ -151,7 +187,7 @@ def test_the_names_that_only_clients_give(point: str, names: str) -> None:
     ("action", "meaning"),
     [
         ("clock of broker 3 s", "JUMP is a time with its sign: +3 s, -20 ms"),
-        ("slow disk of broker twice", "N is a number, at least 1"),
+        ("slow disk of broker twice", "N is a whole number from 1 to 1000000000"),
         ("crash", "`broker` is the only node"),
     ],
 )
