@@ -59,6 +59,9 @@ COMPARED_TOPICS_MAX: Final = 1_000  # with a misspelt one; the broker answers no
 FAULT_LENGTH_MAX: Final = 2_000  # a fault has at most six names, of 249 characters
 
 
+NOT_YET: Final = ": the application may not be connected to this broker, or may not have done this yet"
+
+
 class FaultNeverStruck(FencepostError):
     """A fault did not strike; the text says how many times its point was reached, and lists similar ones."""
 
@@ -440,7 +443,10 @@ class FaultPlan:
         if planned.struck:
             return ""
         when, times = planned.line.when, planned.reached
-        said = f"the fault {quoted(str(planned.line))} never struck: its point was reached {_counted(times)}"
+        said = f"the fault {quoted(str(planned.line))} never struck: "
+        if when.is_time and not times:
+            return f"{said}its time has not come yet"
+        said += f"its point was reached {_counted(times)}"
         if times and (planned.line.every or times < when.number):
             nth = f"once every {planned.line.every} times" if planned.line.every else f"at #{when.number}"
             return f"{said}, and it strikes {nth}"
@@ -448,7 +454,8 @@ class FaultPlan:
             return f"{said}, and the message that it strikes waits for a held one"
         if times:
             return f"{said}, and there was nothing to strike"
-        said += self._other_id(when)
+        other_id = self._other_id(when)
+        said += other_id
         shown = [
             f"{quoted(str(point))} ({_counted(self.seen[point])}"
             f"{', before the fault was added' if _matches(when, point) else ''})"
@@ -456,9 +463,8 @@ class FaultPlan:
         ]
         if shown:
             return f"{said}. Similar points that were reached: {'; '.join(shown)}"
-        return f"{said}. " + (
-            "No similar point was reached" if self.seen else "No point was reached after it was added"
-        )
+        none = "No similar point was reached" if self.seen else "No point was reached after it was added"
+        return f"{said}. {none}{'' if other_id else NOT_YET}"
 
     def _other_id(self, when: Point) -> str:
         """What to name instead, if the point names a client by its transactional id where its client id

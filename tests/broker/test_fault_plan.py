@@ -329,17 +329,38 @@ def test_an_id_that_is_both_a_client_id_and_a_transactional_id_is_not_called_the
         broker.faults.clear()
 
 
+NOT_YET = "reached{}: the application may not be connected to this broker, or may not have done this yet$"
+
+
 def test_a_fault_whose_point_was_reached_only_before_it_was_added_says_so() -> None:
     with served() as broker:
         write(broker, b"a")
         first = broker.faults.when("app sends Produce").do("drop")
-        with pytest.raises(FaultNeverStruck, match="No point was reached after it was added"):
+        with pytest.raises(FaultNeverStruck, match=NOT_YET.format(" after it was added")):
             first.wait_until_struck(timeout=0)
         write(broker, b"b")
         second = broker.faults.when("app sends Produce").do("drop")
         with pytest.raises(FaultNeverStruck, match=r"to broker\" \(once, before the fault was added\)"):
             second.wait_until_struck(timeout=0)
         second.remove()
+
+
+def test_a_fault_unlike_anything_that_was_reached_says_that_it_may_be_too_early() -> None:
+    with served() as broker:
+        fault = broker.faults.when("coordinator of shop appends PREPARE_COMMIT").do("pause broker")
+        write(broker, b"a")
+        with pytest.raises(FaultNeverStruck, match=f"No similar point was {NOT_YET.format('')}"):
+            fault.wait_until_struck(timeout=0)
+        fault.remove()
+
+
+def test_a_fault_whose_time_has_not_come_says_so() -> None:
+    with served() as broker:
+        fault = broker.faults.when("at 16000 min").do("pause broker")
+        write(broker, b"a")
+        with pytest.raises(FaultNeverStruck, match=r"never struck: its time has not come yet$"):
+            fault.wait_until_struck(timeout=0)
+        fault.remove()
 
 
 def test_a_fault_that_waits_for_a_later_occurrence_says_how_often_its_point_was_reached() -> None:
