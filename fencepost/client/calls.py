@@ -58,7 +58,7 @@ from fencepost.protocol.terms import TopicPartition
 
 ResultT = TypeVar("ResultT")
 
-# The `news` of a Wait names what can make its condition true, so that a driver wakes only those tasks.
+# The `woken_by` of a Wait names what can make its condition true, so that a driver wakes only those tasks.
 ANYTHING: Final = "anything"
 
 
@@ -66,7 +66,7 @@ class Wait(NamedTuple):
     """Resume when `until()` is true, or at `deadline` (ms of the driver's clock), whichever is first."""
 
     until: Callable[[], bool]
-    news: Hashable = ANYTHING
+    woken_by: Hashable = ANYTHING
     deadline: float = inf
     is_shielded: bool = False
     """Whether a cancelled caller waits nevertheless."""
@@ -153,8 +153,8 @@ class RequestCalls:
             self._wake()
             for number, target in numbers.items():
                 may_be_denied = isinstance(target, TopicPartition | BrokerAt)
-                news = ANYTHING if may_be_denied else ("answer", number)
-                yield Wait(partial(is_settled, number, target), news)
+                woken_by = ANYTHING if may_be_denied else ("answer", number)
+                yield Wait(partial(is_settled, number, target), woken_by)
                 if number not in answers:
                     # Now, because the partition may be created while the other answers are awaited.
                     answers[number] = CallAnswered(number, reply=None, failure=calls.denied(target))

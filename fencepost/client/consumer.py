@@ -7,9 +7,9 @@ Rule: a position advances only over records that were returned to the applicatio
 # Theory of operation
 # -------------------
 #
-# Each assigned partition is a `Reading` (reading.py), with its position and the batches that were fetched
-# ahead of it. The next fetch starts when these are taken and no fetch is in flight: one batch of replies is
-# processed while the next is on its way.
+# Each assigned partition has a `TopicPartitionState`: its position and the batches that were fetched ahead of
+# it. The next fetch starts when these are taken and no fetch is in flight: one batch of replies is processed
+# while the next is on its way.
 #
 # Where a position comes from, in this order (ConsumerCoordinator.refreshCommittedOffsetsIfNeeded, then
 # OffsetFetcher.resetPositionsIfNeeded):
@@ -71,11 +71,11 @@ from fencepost.client.group_offsets import (
     with_metadata,
 )
 from fencepost.client.metadata import CoordinatorOf
-from fencepost.client.reading import Reading
 from fencepost.client.reply_errors import remedy_of
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import FinishedCall
 from fencepost.client.settings import RESETS, ConsumerSettings, backoff_ms, duration_ms
+from fencepost.client.topic_partition_state import TopicPartitionState
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.fork import Ignored, Ordered, Shared
@@ -96,13 +96,13 @@ IO_TICK_MS: Final = 10
 
 @attrs.define(eq=False)
 class ConsumerMachine(RequestMachine):
-    """One consumer. It reads the partitions given to `assign`, or its share of the topics given to
-    `subscribe`. `take` returns what was fetched; a `wake` after that fetches more.
+    """One consumer. It reads the partitions given to `assign`, or those that its group assigns to it from
+    the topics given to `subscribe`. `take` returns what was fetched; a `wake` after that fetches more.
     """
 
     settings: Shared[ConsumerSettings]
     _decoding: Shared[RecordDecoder] = RAW
-    readings: Ordered[dict[TopicPartition, Reading]] = attrs.field(factory=dict)
+    assigned: Ordered[dict[TopicPartition, TopicPartitionState]] = attrs.field(factory=dict)
     _problems: ConsumerProblems = attrs.field(init=False)
     member: GroupMember | None = None
     _has_postponed_problem: bool = False
@@ -128,57 +128,55 @@ class ConsumerMachine(RequestMachine):
 
     def _read(self, partitions: Iterable[TopicPartition]) -> None:
         wanted = list(dict.fromkeys(partitions))
-        for where, reading in self.readings.items():
+        for where, state in self.assigned.items():
             if where not in wanted:
-                reading.iterated = None
-                self._forget(reading)
-        self.readings = {where: self.readings.get(where) or Reading(where) for where in wanted}
+                state.iterated = None
+                self._forget(state)
+        self.assigned = {where: self.assigned.get(where) or TopicPartitionState(where) for where in wanted}
 
-    def reading(self, partition: TopicPartition) -> Reading:
-        """An assigned partition; WrongState for any other."""
-        found = self.readings.get(partition)
+    def state_of(self, partition: TopicPartition) -> TopicPartitionState:
+        """The state of an assigned partition; WrongState for any other."""
+        found = self.assigned.get(partition)
         if found is None:
             raise WrongState(f"partition {partition} is not assigned to this consumer: call assign() first")
         return found
 
     def seek(self, partition: TopicPartition, offset: CommittableOffset) -> None:
         """Sets the position to `offset`."""
-        reading = self.reading(partition)
-        self._forget(reading)
-        self._begin_at(reading, with_metadata(offset))
-        reading.iterated = None  # last: if Ctrl-C ends this early, the next iteration seeks again
+        state = self.state_of(partition)
+        self._forget(state)
+        self._begin_at(state, with_metadata(offset))
+        state.iterated = None  # last: if Ctrl-C ends this early, the next iteration seeks again
 
     def seek_to(self, partition: TopicPartition, timestamp: int) -> None:
         """Sets the position to the offset of a timestamp, or of the start or end."""
-        reading = self.reading(partition)
-        reading.iterated = None
-        self._forget(reading)
-        self._look_up(reading, timestamp)
+        state = self.state_of(partition)
+        state.iterated = None
+        self._forget(state)
+        self._look_up(state, timestamp)
 
     def pause(self, partitions: Iterable[TopicPartition], *, is_paused: bool) -> None:
         """Stops or resumes reading these partitions; none of them changes if one is not assigned."""
-        for reading in [self.reading(partition) for partition in partitions]:
-            reading.is_paused = is_paused
+        for state in [self.state_of(partition) for partition in partitions]:
+            state.is_paused = is_paused
 
     def take(self) -> list[ConsumedBatch]:
         """Returns the fetched batches. Raises the problem of a partition if there are none, or if the last
         call has returned batches in its place: other partitions may always have some.
         """
-        news = [reading for reading in self.readings.values() if reading.has_news]
-        failed = next((reading for reading in news if reading.problem and not reading.fetched), None)
-        if failed is not None and (
-            self._has_postponed_problem or not any(reading.fetched for reading in news)
-        ):
+        ready = [state for state in self.assigned.values() if state.has_result]
+        failed = next((state for state in ready if state.problem and not state.fetched), None)
+        if failed is not None and (self._has_postponed_problem or not any(state.fetched for state in ready)):
             self._has_postponed_problem = False
             problem, failed.problem = failed.problem, None
             assert problem is not None, "it was chosen for its problem"
             raise problem.exception()
         batches: list[ConsumedBatch] = []
-        for reading in news:
-            for selection in reading.fetched:
+        for state in ready:
+            for selection in state.fetched:
                 batches += selection.batches
-                reading.move_after(selection)
-            reading.fetched.clear()
+                state.move_after(selection)
+            state.fetched.clear()
         self._has_postponed_problem = failed is not None
         return batches
 
@@ -193,9 +191,9 @@ class ConsumerMachine(RequestMachine):
         return None if self.settings.group_id is None else IO_TICK_MS
 
     @property
-    def has_news(self) -> bool:
+    def has_result(self) -> bool:
         """Whether `take` would return or raise something."""
-        return any(reading.has_news for reading in self.readings.values())
+        return any(state.has_result for state in self.assigned.values())
 
     @property
     def group_id(self) -> str:
@@ -221,17 +219,19 @@ class ConsumerMachine(RequestMachine):
     @property
     def positions(self) -> dict[TopicPartition, int]:
         """What the application has seen of each partition."""
-        return {where: r.seen for where, r in self.readings.items() if r.seen is not None}
+        return {where: state.seen for where, state in self.assigned.items() if state.seen is not None}
 
     @property
     def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions with their leader epochs: what to commit."""
-        return {where: r.committable for where, r in self.readings.items() if r.seen is not None}
+        return {where: state.committable for where, state in self.assigned.items() if state.seen is not None}
 
     # --- the group ------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str], now: int) -> list[Effect]:
-        """Joins the group to read its share of these topics; the next poll() starts the join."""
+        """Joins the group, which divides the partitions of these topics among its members; the next poll()
+        starts the join.
+        """
         wanted = tuple(topics)
         if not wanted or not all(wanted):
             raise ValueError("topics must be at least one topic name; unsubscribe() ends a subscription")
@@ -239,7 +239,7 @@ class ConsumerMachine(RequestMachine):
             raise WrongState(
                 "subscribe() joins a group, and this consumer has no group_id: create it with one"
             )
-        if self.member is None and self.readings:
+        if self.member is None and self.assigned:
             raise WrongState(
                 "subscribe() is not allowed while partitions are assigned: call assign([]) first"
             )
@@ -250,7 +250,7 @@ class ConsumerMachine(RequestMachine):
 
     def check_has_partitions(self) -> None:
         """WrongState if nothing is subscribed or assigned."""
-        if self.member is None and not self.readings:
+        if self.member is None and not self.assigned:
             raise WrongState("poll() has nothing to read: call subscribe() or assign() first")
 
     def poll(self, now: int) -> list[Effect]:
@@ -305,7 +305,7 @@ class ConsumerMachine(RequestMachine):
     # --- what happens ---------------------------------------------------------------------------------------
 
     def _metadata_arrived(self, now: int) -> None:
-        used = self.calls.topics.union(where.topic for where in self.readings)
+        used = self.calls.topics.union(where.topic for where in self.assigned)
         if self.member is not None:
             if self.member.awaits_metadata:
                 return
@@ -315,94 +315,94 @@ class ConsumerMachine(RequestMachine):
     def _once_answered(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> None:
         parts = body.partitions if isinstance(body, m.FetchReply | m.OffsetForLeaderEpochReply) else ()
         results = {(part.topic, part.partition): part for part in parts}
-        for where, reading in self.readings.items():
-            if reading.in_flight != token:
+        for where, state in self.assigned.items():
+            if state.in_flight != token:
                 continue
-            reading.in_flight = None
+            state.in_flight = None
             result = results.get(where)
             if body is not None:
                 error = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error
             if error is not NO_ERROR or result is None:
-                self._fetch_failed(reading, error, now)
+                self._fetch_failed(state, error, now)
             elif isinstance(result, m.FetchedPartition):
-                self._fetched(reading, result)
+                self._fetched(state, result)
             else:
-                self._validated(reading, result, now)
+                self._validated(state, result, now)
 
-    def _fetched(self, reading: Reading, result: m.FetchedPartition) -> None:
-        reading.attempts, reading.error = 0, NO_ERROR
+    def _fetched(self, state: TopicPartitionState, result: m.FetchedPartition) -> None:
+        state.attempts, state.error = 0, NO_ERROR
         selection = select(
-            reading.partition,
+            state.partition,
             memoryview(result.records),
-            position=reading.fetch_offset,
+            position=state.fetch_offset,
             aborted=result.aborted if self.settings.filters_aborted else None,
             decoding=self._decoding,
         )
-        reading.is_at_end = selection.next_offset == reading.fetch_offset
-        reading.fetch_offset = selection.next_offset
+        state.is_at_end = selection.next_offset == state.fetch_offset
+        state.fetch_offset = selection.next_offset
         if selection.damage is not None:  # raised when the batches before it were taken
-            because = f"partition {reading.partition} at offset {reading.fetch_offset}: {selection.damage}"
-            reading.problem = Failure(CorruptRecords, because=because)
-        if selection.batches or reading.fetched:
-            reading.fetched.append(selection)
+            because = f"partition {state.partition} at offset {state.fetch_offset}: {selection.damage}"
+            state.problem = Failure(CorruptRecords, because=because)
+        if selection.batches or state.fetched:
+            state.fetched.append(selection)
         else:
-            reading.move_after(selection)  # everything in it is aborted, or a marker
+            state.move_after(selection)  # everything in it is aborted, or a marker
 
-    def _validated(self, reading: Reading, end: m.EpochEndOffset, now: int) -> None:
+    def _validated(self, state: TopicPartitionState, end: m.EpochEndOffset, now: int) -> None:
         """The leader has said where the leader epoch of the position ends in its log."""
-        reading.attempts, reading.error = 0, NO_ERROR
-        position, epoch = reading.fetch_offset, reading.leader_epoch
+        state.attempts, state.error = 0, NO_ERROR
+        position, epoch = state.fetch_offset, state.leader_epoch
         is_known = end.end_offset != NO_OFFSET and end.leader_epoch != NO_LEADER_EPOCH
         if is_known and end.end_offset >= position:
-            reading.valid_in_epoch = reading.validation_epoch
+            state.valid_in_epoch = state.validation_epoch
             return
         found = f"ends at offset {end.end_offset}" if is_known else "is unknown"
         because = (
-            f"partition {reading.partition} has lost records before offset {position}, the position of this "
+            f"partition {state.partition} has lost records before offset {position}, the position of this "
             f"consumer: leader epoch {epoch} {found}"
         )
         if is_known and self._reset_timestamp(now) is not None:
-            reading.begin_at(end.end_offset, end.leader_epoch, reading.validation_epoch)
+            state.begin_at(end.end_offset, end.leader_epoch, state.validation_epoch)
             self._out.append(WarnProgram(f"{because}; the consumer continues at that offset"))
             return
-        self._reset(reading, because, now)
-        if reading.problem is None:
+        self._reset(state, because, now)
+        if state.problem is None:
             strategy = self.settings.auto_offset_reset
             self._out.append(WarnProgram(f"{because}; the consumer uses auto_offset_reset: {strategy}"))
 
-    def _fetch_failed(self, reading: Reading, error: ErrorCode, now: int) -> None:
-        reading.attempts += 1
-        reading.error = error
-        reading.retry_at = now + backoff_ms(reading.attempts)
+    def _fetch_failed(self, state: TopicPartitionState, error: ErrorCode, now: int) -> None:
+        state.attempts += 1
+        state.error = error
+        state.retry_at = now + backoff_ms(state.attempts)
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._reset(reading, f"partition {reading.partition} has no offset {reading.fetch_offset}", now)
+            self._reset(state, f"partition {state.partition} has no offset {state.fetch_offset}", now)
             return
         match remedy_of(m.Fetch, error):
             case Remedy.REFRESH:
-                self.cluster.forget_leader(reading.partition)
+                self.cluster.forget_leader(state.partition)
             case Remedy.RETRY:
                 pass
             case _:
-                reading.problem = refused(RequestFailed, error, f"fetch from partition {reading.partition}")
+                state.problem = refused(RequestFailed, error, f"fetch from partition {state.partition}")
 
     def _reset_timestamp(self, now: int) -> int | None:
         strategy = self.settings.auto_offset_reset
         ago_ms = duration_ms(strategy)
         return RESETS.get(strategy) if ago_ms is None else max(0, now + self.wall_ahead_ms - ago_ms)
 
-    def _reset(self, reading: Reading, because: str, now: int) -> None:
+    def _reset(self, state: TopicPartitionState, because: str, now: int) -> None:
         timestamp = self._reset_timestamp(now)
         if timestamp is None:
-            reading.problem = Failure(OffsetOutOfRange, because=because, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+            state.problem = Failure(OffsetOutOfRange, because=because, error=ErrorCode.OFFSET_OUT_OF_RANGE)
             return
-        self._forget(reading)
-        self._look_up(reading, timestamp)
+        self._forget(state)
+        self._look_up(state, timestamp)
 
-    def _forget(self, reading: Reading) -> None:
-        """Makes the position unknown, and cancels its lookup unless another reading waits for it."""
-        number = reading.lookup
-        reading.forget()
-        if number is not None and all(other.lookup != number for other in self.readings.values()):
+    def _forget(self, state: TopicPartitionState) -> None:
+        """Makes the position unknown, and cancels its lookup unless another partition waits for it."""
+        number = state.lookup
+        state.forget()
+        if number is not None and all(other.lookup != number for other in self.assigned.values()):
             self.calls.cancel(number)
 
     def _finished(self, finished: FinishedCall, now: int) -> None:
@@ -411,24 +411,24 @@ class ConsumerMachine(RequestMachine):
                 return
             finished = self._explained(finished, self.member)
         number = finished.call.number
-        asking = [reading for reading in self.readings.values() if reading.lookup == number]
+        asking = [state for state in self.assigned.values() if state.lookup == number]
         if not asking:
             super()._finished(finished, now)
-        for reading in asking:
-            reading.lookup = None
+        for state in asking:
+            state.lookup = None
             if isinstance(finished.body, m.ListOffsetsReply):
                 asked = cast("m.ListOffsets", finished.call.request).partitions[0]
-                self._found(reading, finished.body.partitions[0], asked.current_leader_epoch)
+                self._found(state, finished.body.partitions[0], asked.current_leader_epoch)
             elif isinstance(finished.body, m.OffsetFetchReply):
-                self._begin_at_committed(reading, finished.body, now)
+                self._begin_at_committed(state, finished.body, now)
             else:
-                reading.problem = finished.failure
+                state.problem = finished.failure
 
-    def _found(self, reading: Reading, found: m.ListedOffset, valid_in_epoch: int) -> None:
+    def _found(self, state: TopicPartitionState, found: m.ListedOffset, valid_in_epoch: int) -> None:
         if found.offset >= 0:
-            reading.begin_at(found.offset, found.leader_epoch, valid_in_epoch)
+            state.begin_at(found.offset, found.leader_epoch, valid_in_epoch)
         else:  # no record is as young as that
-            self._look_up(reading, LATEST_TIMESTAMP)
+            self._look_up(state, LATEST_TIMESTAMP)
 
     def _explained(self, finished: FinishedCall, member: GroupMember) -> FinishedCall:
         request = finished.call.request
@@ -436,36 +436,40 @@ class ConsumerMachine(RequestMachine):
             return finished
         return finished._replace(failure=member.commit_refused(finished.failure, request.generation_id))
 
-    def _begin_at_committed(self, reading: Reading, body: m.OffsetFetchReply, now: int) -> None:
-        where = reading.partition
+    def _begin_at_committed(self, state: TopicPartitionState, body: m.OffsetFetchReply, now: int) -> None:
+        where = state.partition
         committed = committed_offsets(body, [where])[where]
         if committed is not None:
-            self._begin_at(reading, committed)
+            self._begin_at(state, committed)
         else:
             because = f"group {self.settings.group_id!r} has no committed offset for {where}"
-            self._reset(reading, because, now)
+            self._reset(state, because, now)
 
-    def _begin_at(self, reading: Reading, begin: OffsetAndMetadata) -> None:
+    def _begin_at(self, state: TopicPartitionState, begin: OffsetAndMetadata) -> None:
         epoch = NO_LEADER_EPOCH if begin.leader_epoch is None else begin.leader_epoch
-        self.cluster.learn_leader_epoch(reading.partition, epoch)
-        reading.begin_at(begin.offset, epoch)
+        self.cluster.learn_leader_epoch(state.partition, epoch)
+        state.begin_at(begin.offset, epoch)
 
     # --- machinery ------------------------------------------------------------------------------------------
 
     def _step(self, now: int) -> list[Effect]:
         if self.member is not None:
             self.member.step(now)
-            if self.member.assigned != tuple(self.readings):
+            if self.member.assigned != tuple(self.assigned):
                 self._read(self.member.assigned)
             if self.member.has_left:
                 self._group_metadata, self.member = self.member.metadata, None
         self._find_positions(now)
-        self._out += self._problems.notice(self.readings, self.member, now)
+        self._out += self._problems.notice(self.assigned, self.member, now)
         self._fetch(now)
         return super()._step(now)
 
     def _wake_at(self, now: int) -> int | None:
-        times = [r.retry_at for r in self.readings.values() if r.retry_at > now and r.in_flight is None]
+        times = [
+            state.retry_at
+            for state in self.assigned.values()
+            if state.retry_at > now and state.in_flight is None
+        ]
         if (at := self.calls.wake_at(now)) is not None:
             times.append(at)
         if self.member is not None and (at := self.member.wake_at()) is not None:
@@ -475,83 +479,85 @@ class ConsumerMachine(RequestMachine):
     def _find_positions(self, now: int) -> None:
         """Looks up missing positions: the group's committed offset, else `auto_offset_reset`."""
         lost = [
-            r for r in self.readings.values() if r.position is None and r.lookup is None and not r.problem
+            state
+            for state in self.assigned.values()
+            if state.position is None and state.lookup is None and not state.problem
         ]
         if not lost:
             return
         if self.settings.group_id is None:
-            for reading in lost:
-                self._reset(reading, f"partition {reading.partition} has no position", now)
+            for state in lost:
+                self._reset(state, f"partition {state.partition} has no position", now)
             return
         number = self.calls.submit(
-            self.committed_request([reading.partition for reading in lost]),
+            self.committed_request([state.partition for state in lost]),
             CoordinatorOf(CoordinatorType.GROUP, self.settings.group_id),
         )
-        for reading in lost:
-            reading.lookup = number
+        for state in lost:
+            state.lookup = number
 
     def committed_request(self, partitions: Collection[TopicPartition]) -> m.OffsetFetch:
         """Requests committed offsets; the reply waits for transactions that commit them (KIP-447)."""
         return m.OffsetFetch(group_id=self.group_id, require_stable=True, partitions=tuple(partitions))
 
-    def _look_up(self, reading: Reading, timestamp: int) -> None:
-        topic, number = reading.partition
+    def _look_up(self, state: TopicPartitionState, timestamp: int) -> None:
+        topic, number = state.partition
         asked = m.ListOffsetsPartition(topic=topic, partition=number, timestamp=timestamp)
         request = m.ListOffsets(isolation_level=self.settings.isolation_level, partitions=(asked,))
-        reading.lookup = self.calls.submit(request, reading.partition)
+        state.lookup = self.calls.submit(request, state.partition)
 
     def _fetch(self, now: int) -> None:
         """Fetches from each leader its partitions without a fetch in flight or fetched records."""
-        by_node: dict[int, list[Reading]] = {}
-        to_validate: dict[int, list[Reading]] = {}
-        for reading in self.readings.values():
-            if reading.position is None or reading.in_flight is not None or reading.fetched:
+        by_node: dict[int, list[TopicPartitionState]] = {}
+        to_validate: dict[int, list[TopicPartitionState]] = {}
+        for state in self.assigned.values():
+            if state.position is None or state.in_flight is not None or state.fetched:
                 continue
-            if reading.retry_at > now or reading.problem is not None or reading.is_paused:
+            if state.retry_at > now or state.problem is not None or state.is_paused:
                 continue
-            leader = self.cluster.leader(reading.partition)
+            leader = self.cluster.leader(state.partition)
             if leader is not None:
-                readings_of = to_validate if self._needs_validation(reading) else by_node
-                readings_of.setdefault(leader, []).append(reading)
-        for node, readings in to_validate.items():
-            self._send_validation(node, readings)
-        for node, readings in by_node.items():
+                states_of = to_validate if self._needs_validation(state) else by_node
+                states_of.setdefault(leader, []).append(state)
+        for node, states in to_validate.items():
+            self._send_validation(node, states)
+        for node, states in by_node.items():
             # The reader reaches the ends of partitions at different times, and a fetch waits at each. With
             # one more waiting fetch, the broker would read no further request from this connection, not even
             # one for records that are there.
             may_wait = self.calls.unanswered(node) < WAITING_FETCHES_MAX
-            asked = readings if may_wait else [reading for reading in readings if not reading.is_at_end]
+            asked = states if may_wait else [state for state in states if not state.is_at_end]
             if asked:
                 wait_ms = self.settings.fetch_max_wait_ms if may_wait else 0
                 token = self.calls.once(node, self._fetch_request(asked, wait_ms))
-                for reading in asked:
-                    reading.in_flight = token
+                for state in asked:
+                    state.in_flight = token
 
-    def _needs_validation(self, reading: Reading) -> bool:
+    def _needs_validation(self, state: TopicPartitionState) -> bool:
         """Whether the log of the leader may lack records before the position."""
-        current = self.cluster.leader_epoch(reading.partition)
-        if reading.fetch_offset == 0 or reading.valid_in_epoch == current:
+        current = self.cluster.leader_epoch(state.partition)
+        if state.fetch_offset == 0 or state.valid_in_epoch == current:
             return False
-        return reading.leader_epoch not in (NO_LEADER_EPOCH, current)
+        return state.leader_epoch not in (NO_LEADER_EPOCH, current)
 
-    def _send_validation(self, node: int, readings: list[Reading]) -> None:
+    def _send_validation(self, node: int, states: list[TopicPartitionState]) -> None:
         parts: list[m.LeaderEpochPartition] = []
-        for reading in readings:
-            topic, number = reading.partition
-            reading.validation_epoch = self.cluster.leader_epoch(reading.partition)
+        for state in states:
+            topic, number = state.partition
+            state.validation_epoch = self.cluster.leader_epoch(state.partition)
             parts.append(
                 m.LeaderEpochPartition(
                     topic=topic,
                     partition=number,
-                    current_leader_epoch=reading.validation_epoch,
-                    leader_epoch=reading.leader_epoch,
+                    current_leader_epoch=state.validation_epoch,
+                    leader_epoch=state.leader_epoch,
                 )
             )
         token = self.calls.once(node, m.OffsetForLeaderEpoch(partitions=tuple(parts)))
-        for reading in readings:
-            reading.in_flight = token
+        for state in states:
+            state.in_flight = token
 
-    def _fetch_request(self, readings: list[Reading], max_wait_ms: int) -> m.Fetch:
+    def _fetch_request(self, states: list[TopicPartitionState], max_wait_ms: int) -> m.Fetch:
         return m.Fetch(
             max_wait_ms=max_wait_ms,
             min_bytes=FETCH_BYTES_MIN,
@@ -559,13 +565,13 @@ class ConsumerMachine(RequestMachine):
             isolation_level=self.settings.isolation_level,
             partitions=tuple(
                 m.FetchPartition(
-                    topic=reading.partition.topic,
-                    partition=reading.partition.partition,
-                    current_leader_epoch=self.cluster.leader_epoch(reading.partition),
-                    fetch_offset=reading.fetch_offset,
+                    topic=state.partition.topic,
+                    partition=state.partition.partition,
+                    current_leader_epoch=self.cluster.leader_epoch(state.partition),
+                    fetch_offset=state.fetch_offset,
                     # One setting for Kafka's fetch.max.bytes and max.partition.fetch.bytes.
                     max_bytes=self.settings.fetch_max_bytes,
                 )
-                for reading in readings
+                for state in states
             ),
         )

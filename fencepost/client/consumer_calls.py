@@ -46,7 +46,8 @@ class ConsumerCalls(RequestCalls):
         self._consumer.assign(partitions)
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
-        """Joins the group and reads this consumer's share of the topics; the next poll() starts the join.
+        """Joins the group, which divides the partitions of the topics among its members; the next poll()
+        starts the join.
 
         `topics`: their names; a later call replaces them. `listener`: its methods run inside poll() when
         partitions are assigned or revoked. WrongState without a `group_id`, or while partitions are assigned
@@ -78,7 +79,7 @@ class ConsumerCalls(RequestCalls):
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that this consumer reads now."""
-        return list(self._consumer.readings)
+        return list(self._consumer.assigned)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """The membership under which the polled records may be committed, for
@@ -131,8 +132,8 @@ class ConsumerCalls(RequestCalls):
             if (yield from self._call_back()):
                 continue
             limit = min(deadline, driver.now + interval_ms)
-            yield Wait(lambda: consumer.has_news or consumer.needs_poll, ANYTHING, limit)
-            if consumer.has_news or driver.now >= deadline:
+            yield Wait(lambda: consumer.has_result or consumer.needs_poll, ANYTHING, limit)
+            if consumer.has_result or driver.now >= deadline:
                 break
         batches = consumer.take()
         self._wake()
@@ -146,34 +147,34 @@ class ConsumerCalls(RequestCalls):
         self._is_iterating, consumer = True, self._consumer
         seen = {batch.partition: batch.base_offset for batch in reversed(batches)}
         for batch in reversed(batches):
-            reading = consumer.readings.get(batch.partition)
-            if reading is not None:
-                reading.iterated, reading.iterated_epoch = batch.base_offset, batch.leader_epoch
+            state = consumer.assigned.get(batch.partition)
+            if state is not None:
+                state.iterated, state.iterated_epoch = batch.base_offset, batch.leader_epoch
         for batch in batches:
             where = batch.partition
-            reading = consumer.readings.get(where)
-            if reading is not None and reading.iterated == seen[where]:
-                reading.iterated_epoch = batch.leader_epoch
+            state = consumer.assigned.get(where)
+            if state is not None and state.iterated == seen[where]:
+                state.iterated_epoch = batch.leader_epoch
             for record in [*batch, None]:
-                reading = consumer.readings.get(where)
-                if reading is None or reading.iterated != seen[where]:
+                state = consumer.assigned.get(where)
+                if state is None or state.iterated != seen[where]:
                     break  # the program has called seek() or poll(), or no longer reads the partition
-                reading.iterated = seen[where] = batch.next_offset if record is None else record.offset + 1
+                state.iterated = seen[where] = batch.next_offset if record is None else record.offset + 1
                 if record is not None:
                     yield record
         for where, offset in seen.items():
-            reading = consumer.readings.get(where)
-            if reading is not None and reading.iterated == offset:
-                reading.iterated = None
+            state = consumer.assigned.get(where)
+            if state is not None and state.iterated == offset:
+                state.iterated = None
 
     def _end_iteration(self) -> None:
         """Seeks back to the records that an iteration has not returned. poll() does this, not the end of the
         iterator: that may come in any thread, and even in the middle of another step, when the iterator is
         garbage-collected.
         """
-        for where, reading in self._consumer.readings.items():
-            if reading.iterated is not None:
-                self._consumer.seek(where, reading.committable)
+        for where, state in self._consumer.assigned.items():
+            if state.iterated is not None:
+                self._consumer.seek(where, state.committable)
         self._is_iterating = False
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -191,28 +192,28 @@ class ConsumerCalls(RequestCalls):
 
     def paused(self) -> list[TopicPartition]:
         """The assigned partitions that are paused."""
-        return [where for where, reading in self._consumer.readings.items() if reading.is_paused]
+        return [where for where, state in self._consumer.assigned.items() if state.is_paused]
 
     def position(self, partition: TopicPartition) -> CallScript[int]:
         """The offset of the next record that poll() returns. RequestTimeout if it cannot be found in
         time; errors as for poll().
         """
-        reading = self._consumer.reading(partition)
+        state = self._consumer.state_of(partition)
         deadline = self._driver.now + self._api_timeout_ms
         self._wake()
-        if reading.problem is not None:  # a reply that has arrived may end it
+        if state.problem is not None:  # a reply that has arrived may end it
             yield Wait(lambda: False, ANYTHING, self._driver.now)
-        yield Wait(lambda: reading.seen is not None or reading.problem is not None, ANYTHING, deadline)
-        if reading.seen is not None:  # a problem is raised by poll(), after the records before it
-            return reading.seen
-        if reading.problem is not None:
-            raise reading.problem.exception()
+        yield Wait(lambda: state.seen is not None or state.problem is not None, ANYTHING, deadline)
+        if state.seen is not None:  # a problem is raised by poll(), after the records before it
+            return state.seen
+        if state.problem is not None:
+            raise state.problem.exception()
         raise RequestTimeout(f"the position of {partition} was not found within {self._api_timeout_ms} ms")
 
     def fetch_errors(self) -> dict[TopicPartition, ErrorCode]:
         """The assigned partitions whose last fetch failed, each with its error. The consumer retries them."""
-        readings = self._consumer.readings
-        return {where: each.error for where, each in readings.items() if each.error is not NO_ERROR}
+        states = self._consumer.assigned
+        return {where: each.error for where, each in states.items() if each.error is not NO_ERROR}
 
     def seek(self, partition: TopicPartition, offset: CommittableOffset) -> None:
         """Sets the position of an assigned partition: the next record is the one at `offset`.
@@ -234,7 +235,7 @@ class ConsumerCalls(RequestCalls):
         self._seek_to(partitions, LATEST_TIMESTAMP)
 
     def _seek_to(self, partitions: Iterable[TopicPartition], timestamp: int) -> None:
-        for partition in list(partitions) or list(self._consumer.readings):
+        for partition in list(partitions) or list(self._consumer.assigned):
             self._consumer.seek_to(partition, timestamp)
 
     # --- offsets --------------------------------------------------------------------------------------------

@@ -25,9 +25,9 @@ import attrs
 from fencepost.client.effects import WarnProgram
 from fencepost.client.errors import AUTHORIZATION_ERRORS, UnknownTopic, unknown_partition, unknown_topic
 from fencepost.client.group_member import GroupMember
-from fencepost.client.reading import Reading
 from fencepost.client.retries import PendingCalls
 from fencepost.client.settings import UNKNOWN_GRACE_MS
+from fencepost.client.topic_partition_state import TopicPartitionState
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.terms import TopicPartition
 
@@ -39,7 +39,7 @@ _NOT_A_REFUSAL: Final = frozenset(
     {NO_ERROR, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
 
-Readings = Mapping[TopicPartition, Reading]
+PartitionStates = Mapping[TopicPartition, TopicPartitionState]
 
 
 @attrs.define(eq=False)
@@ -52,11 +52,11 @@ class ConsumerProblems:
     _before: dict[tuple[str, str], float] = attrs.field(factory=dict)
     """The same at the last step."""
 
-    def notice(self, readings: Readings, member: GroupMember | None, now: int) -> list[WarnProgram]:
+    def notice(self, states: PartitionStates, member: GroupMember | None, now: int) -> list[WarnProgram]:
         """Looks for problems: returns the warnings that are due, and sets the errors that poll() raises."""
         self._before, self._since = self._since, {}
-        self._notice_missing(readings, now)
-        warnings = [*self._unreadable_topics(member, now), *self._refused(readings, member, now)]
+        self._notice_missing(states, now)
+        warnings = [*self._unreadable_topics(member, now), *self._refused(states, member, now)]
         return [WarnProgram(warning) for warning in warnings]
 
     def _lasts(self, kind: str, what: object, now: int, *, for_ms: int) -> bool:
@@ -67,26 +67,26 @@ class ConsumerProblems:
         since = self._since[key] = self._before.get(key, now)
         return now - since >= for_ms
 
-    def _notice_missing(self, readings: Readings, now: int) -> None:
+    def _notice_missing(self, states: PartitionStates, now: int) -> None:
         """What is missing may be about to be created: UnknownTopic is raised only if it stays missing."""
         cluster = self._calls.cluster
-        for (topic, number), reading in readings.items():
+        for (topic, number), state in states.items():
             error, count = cluster.topic_errors.get(topic), cluster.partition_counts.get(topic)
             if error is None and (count is None or number < count):
-                if reading.problem is not None and reading.problem.kind is UnknownTopic:
-                    reading.problem = None  # it was created meanwhile
+                if state.problem is not None and state.problem.kind is UnknownTopic:
+                    state.problem = None  # it was created meanwhile
                 continue
             if error is None:  # a topic's error is asked for again anyway
                 cluster.is_stale = True
-            lasts = self._lasts("missing", reading.partition, now, for_ms=UNKNOWN_GRACE_MS)
-            if reading.problem is None and (lasts or error in AUTHORIZATION_ERRORS):
+            lasts = self._lasts("missing", state.partition, now, for_ms=UNKNOWN_GRACE_MS)
+            if state.problem is None and (lasts or error in AUTHORIZATION_ERRORS):
                 if error is not None:
-                    reading.problem = unknown_topic(topic, error)
+                    state.problem = unknown_topic(topic, error)
                 elif count is not None:
-                    reading.problem = unknown_partition(reading.partition, count)
+                    state.problem = unknown_partition(state.partition, count)
 
     def _unreadable_topics(self, member: GroupMember | None, now: int) -> Iterator[str]:
-        """The group assigns nothing of a topic without metadata, so no reading reports it. As in Kafka, the
+        """The group assigns nothing of a topic without metadata, so no partition reports it. As in Kafka, the
         program reads the other topics.
         """
         if member is None:
@@ -111,10 +111,10 @@ class ConsumerProblems:
                 continue  # poll() raises another error first
             self._since["unreadable", what] = inf
 
-    def _refused(self, readings: Readings, member: GroupMember | None, now: int) -> Iterator[str]:
+    def _refused(self, states: PartitionStates, member: GroupMember | None, now: int) -> Iterator[str]:
         """Partitions, or a group, whose broker keeps answering with an error that may pass."""
         due: dict[tuple[str, ErrorCode], list[str]] = {}
-        for verb, what, error in self._errors(readings, member, now):
+        for verb, what, error in self._errors(states, member, now):
             if error not in _NOT_A_REFUSAL and self._lasts("refused", what, now, for_ms=RETRY_WARNING_MS):
                 due.setdefault((verb, error), []).append(str(what))
                 self._since["refused", str(what)] = inf
@@ -123,14 +123,14 @@ class ConsumerProblems:
             yield f"{because}; the consumer keeps trying"
 
     def _errors(
-        self, readings: Readings, member: GroupMember | None, now: int
+        self, states: PartitionStates, member: GroupMember | None, now: int
     ) -> Iterator[tuple[str, TopicPartition | str, ErrorCode]]:
         """What the consumer is doing, with which partition or group, and the last error, NONE without one."""
         number = None if member is None else member.pending_call
-        is_looking = number is not None or any(reading.lookup is not None for reading in readings.values())
+        is_looking = number is not None or any(state.lookup is not None for state in states.values())
         of_calls = self._calls.refusals(now) if is_looking else {}
-        for where, reading in readings.items():
-            error = reading.error if reading.lookup is None else of_calls.get(reading.lookup, NO_ERROR)
+        for where, state in states.items():
+            error = state.error if state.lookup is None else of_calls.get(state.lookup, NO_ERROR)
             yield "read", where, error
         if member is not None and number is not None:
             yield "take part in", f"group {member.group_id!r}", of_calls.get(number, NO_ERROR)

@@ -266,8 +266,8 @@ class ClusterMetadata:
         self.equivalent_replies = self.equivalent_replies + 1 if is_equivalent else 0
 
     def _knowledge(self) -> tuple[object, ...]:
-        """What news changes. Not the leaders: a reply may name one again that was forgotten in the same
-        leader epoch, because it does not answer.
+        """What a reply with something new changes. Not the leaders: a reply may name one again that was
+        forgotten in the same leader epoch, because it does not answer.
         """
         topics = (self.partition_counts.copy(), self.topic_errors.copy(), self.topic_ids.copy())
         return self.nodes, self.controller_id, self.leader_epochs.copy(), *topics

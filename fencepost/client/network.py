@@ -50,7 +50,7 @@ from fencepost.protocol.terms import INT32_MAX
 # no connection, and a call waits for a minute.
 NO_REPLY_WARNING_MS: Final = 3_000
 
-# The `news` of a finished batch, whose memory is free again.
+# What wakes the callers that wait for room in the buffer: a finished batch.
 ROOM: Final = "room"
 
 AddressInfo = tuple[int, int, int, str, Any]
@@ -168,7 +168,7 @@ def _one_bootstrap(node_id: int) -> int:
 
 
 def ignore(_: object) -> None:
-    """Does nothing: for a driver that needs no news, or a program that wants no warnings."""
+    """Does nothing: for a driver that parks no callers, or a program that wants no warnings."""
 
 
 @attrs.define(eq=False)
@@ -182,7 +182,7 @@ class NetworkClient:
     failure: Failure | None = attrs.field(default=None, init=False)
     """Why connections can no longer be used: every waiting caller must get it."""
     notify: Callable[[Hashable], object] = attrs.field(default=ignore, kw_only=True)
-    """Called with the `news` of the waits whose condition may be true now."""
+    """Called with the `woken_by` of the waits whose condition may be true now."""
     warn: Callable[[str], object] = attrs.field(default=ignore, kw_only=True)
     """Called with a line for the log of the program."""
     connections: dict[int, ClientConnection] = attrs.field(factory=dict)

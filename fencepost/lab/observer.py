@@ -121,9 +121,7 @@ class RunObserver:
 
     def _reader(self, step: int, name: str, machine: ConsumerMachine) -> None:
         positions = {
-            where: reading.position
-            for where, reading in machine.readings.items()
-            if reading.position is not None
+            where: state.position for where, state in machine.assigned.items() if state.position is not None
         }
         before = self.positions.get(name, {})
         if positions != before:

@@ -138,7 +138,7 @@ class Application:
 
     @property
     def assigned(self) -> str:
-        return brief(self.machine.readings)
+        return brief(self.machine.assigned)
 
     @property
     def generation(self) -> int:
@@ -265,5 +265,5 @@ class GroupWorld:
         assert [app.state for app in apps] == [MemberState.STABLE] * len(apps)
         assert {app.generation for app in apps} == {self.story.generation}
         assert len(self.story.group.members) == len(apps)
-        readers = [partition for app in apps for partition in app.machine.readings]
+        readers = [partition for app in apps for partition in app.machine.assigned]
         assert len(readers) == len(set(readers)), {app.name: app.assigned for app in apps}

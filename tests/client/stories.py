@@ -649,9 +649,9 @@ async def a_loop_gets_every_record_while_transactions_are_aborted(clients: Clien
 
 async def the_end_is_fetched(consumer: AsyncConsumer) -> None:
     """Waits until the fetch ahead has been answered."""
-    reading = consumer._calls._consumer.readings[HERE]  # pyright: ignore[reportPrivateUsage] - no call tells
+    state = consumer._calls._consumer.assigned[HERE]  # pyright: ignore[reportPrivateUsage] - no call tells
     for _ in range(1_000):
-        if reading.fetch_offset >= 7:
+        if state.fetch_offset >= 7:
             return
         await consumer.committed([HERE])  # any call reads what has arrived
     raise AssertionError("the consumer has not fetched the aborted record and its marker")
@@ -697,10 +697,10 @@ async def an_iterator_that_ends_changes_nothing_before_the_next_poll(clients: Cl
         consumer.assign([HERE])
         records = aiter(consumer)
         assert (await anext(records)).value == b"0"
-        reading = consumer._calls._consumer.readings[HERE]  # pyright: ignore[reportPrivateUsage] - no call tells
-        before = attrs.asdict(reading, recurse=False)
+        state = consumer._calls._consumer.assigned[HERE]  # pyright: ignore[reportPrivateUsage] - no call tells
+        before = attrs.asdict(state, recurse=False)
         del records
-        assert attrs.asdict(reading, recurse=False) == before
+        assert attrs.asdict(state, recurse=False) == before
         assert await poll_until(consumer, 1) == [b"1"]
 
 

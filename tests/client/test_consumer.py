@@ -303,7 +303,7 @@ def test_few_fetches_of_a_node_wait_at_once() -> None:
     """
     count = WAITING_FETCHES_MAX + 2
     reader = Reader(ConsumerSettings(), *[TopicPartition("t", number) for number in range(count)])
-    for where in reader.machine.readings:
+    for where in reader.machine.assigned:
         reader.machine.seek(where, 0)
     reader.sent.clear()
     reader.wake()

@@ -139,9 +139,9 @@ def readers(run: Run) -> State:
     for each in run.cast:
         if each.role is not run.spec.final:
             machines = [p.machine for p in each.process.ports if isinstance(p.machine, ConsumerMachine)]
-            for where, reading in machines[-1].readings.items() if machines else ():
-                if reading.position is not None:
-                    state[f"reader/{each.process.participant}/{where}"] = reading.position
+            for where, assigned in machines[-1].assigned.items() if machines else ():
+                if assigned.position is not None:
+                    state[f"reader/{each.process.participant}/{where}"] = assigned.position
     return state
 
 

@@ -523,7 +523,7 @@ OF_READERS: Final = (
         rule="missing-output",
         edits=(
             Edit(
-                "client.reading:Reading.committable",
+                "client.topic_partition_state:TopicPartitionState.committable",
                 {"OffsetAndMetadata(self.seen,": "OffsetAndMetadata(self.seen + 1,"},
             ),
         ),

@@ -243,8 +243,8 @@ class AsyncRecords(AsyncIterator[Record]):
 
 
 class AsyncConsumer(ConsumerClient[AsyncDriver]):
-    """A consumer of the partitions given to assign(), or of its group's share of the topics given to
-    subscribe().
+    """A consumer of the partitions given to assign(), or of those that its group assigns to it from
+    the topics given to subscribe().
 
     poll() returns batches. There is no automatic commit: call commit(), or send `group_metadata()` and the
     offsets with a transaction.

@@ -13,8 +13,8 @@ reads, passes on everything that has arrived, and wakes the callers whose condit
 #     _keep_time          sleeps until the next deadline of the network or of a caller, by the clock of the
 #                         client; `_set_alarm` wakes it when an earlier one appears
 #
-# `_waiters` is keyed by the `news` of a Wait, so a finished batch wakes its own callers and not all of them:
-# a program may have thousands of tasks that wait for a record each. ANYTHING is woken by every read.
+# The keys of `_waiters` are the `woken_by` of each Wait, so a finished batch wakes its own callers and not all
+# of them: a program may have thousands of tasks that wait for a record each. ANYTHING is woken by every read.
 #
 # Raw sockets instead of anyio's streams: a stream copies each piece, and its send is a checkpoint, so that
 # `send` could not stay synchronous while the buffer has room.
@@ -196,7 +196,7 @@ class AsyncDriver(NetworkDriver):
                 if self._tasks is None or self._has_failed:
                     raise self.closed_meanwhile()
                 event = anyio.Event()
-                self._waiters[wait.news][event] = None
+                self._waiters[wait.woken_by][event] = None
                 if wait.deadline != inf:  # thousands of tasks may wait for a record without a limit
                     self._deadlines[event] = wait.deadline
                     self._set_alarm(wait.deadline)
@@ -204,11 +204,11 @@ class AsyncDriver(NetworkDriver):
                     await event.wait()
                 finally:
                     self._deadlines.pop(event, None)
-                    waiting = self._waiters.get(wait.news)
+                    waiting = self._waiters.get(wait.woken_by)
                     if waiting is not None:  # timed out or cancelled, unless a later one waits for the same
                         waiting.pop(event, None)
                         if not waiting:
-                            del self._waiters[wait.news]
+                            del self._waiters[wait.woken_by]
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs effects; writes at once what the sockets accept."""

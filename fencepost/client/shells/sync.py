@@ -250,8 +250,8 @@ class Producer(ProducerClient[SendFuture, Driver]):
 
 
 class Consumer(ConsumerClient[Driver]):
-    """A consumer of the partitions given to assign(), or of its group's share of the topics given to
-    subscribe().
+    """A consumer of the partitions given to assign(), or of those that its group assigns to it from
+    the topics given to subscribe().
 
     Ctrl-C, or another exception of a signal handler, ends a call, and the consumer remains usable; but a
     poll() that ends this way may have taken batches: seek() to the first record that the program has not

@@ -46,8 +46,8 @@ from fencepost.client.group_offsets import CommittableOffset, ConsumerGroupMetad
 from fencepost.client.member_states import MemberState
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.producer_calls import ProducerCalls
-from fencepost.client.reading import Reading
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
+from fencepost.client.topic_partition_state import TopicPartitionState
 from fencepost.protocol.offsets_log import OffsetKey
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.judges.operations import (
@@ -358,7 +358,7 @@ class Actor:
     process: ClientProcess
     transactions: list[AttemptedTransaction] = attrs.field(factory=list, init=False)
     operations: list[ClientOperation] = attrs.field(factory=list, init=False)  # what it read outside of them
-    readings: dict[TopicPartition, Reading] = attrs.field(factory=dict, init=False)
+    assigned: dict[TopicPartition, TopicPartitionState] = attrs.field(factory=dict, init=False)
 
     @property
     def world(self) -> World:
@@ -373,7 +373,7 @@ class Actor:
 
     def positions(self) -> dict[TopicPartition, int]:
         """How far it read."""
-        return {where: reading.position or 0 for where, reading in self.readings.items()}
+        return {where: state.position or 0 for where, state in self.assigned.items()}
 
     def new_sender(self, settings: ProducerSettings) -> Sender:
         machine = ProducerMachine(self.world.bootstrap, settings)

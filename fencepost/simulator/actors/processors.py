@@ -216,7 +216,7 @@ def _copy_as_member(
             copies.settle(membership.group, offsets)
             if runner.choices.happens(OFFSETS_ALONE_PERMILLE):
                 # The same offsets once more, in a transaction without records.
-                owned = {where: end for where, end in ends.items() if where in machine.readings}
+                owned = {where: end for where, end in ends.items() if where in machine.assigned}
                 transaction = made.begin()
                 made.send_offsets(owned, machine.group_metadata())
                 if not (yield from end(runner, made, transaction)):
@@ -224,7 +224,7 @@ def _copy_as_member(
         else:
             for poll in polls:
                 again.setdefault(poll.partition, poll.records[0][0])
-            consumer.seek({where: at for where, at in again.items() if where in machine.readings})
+            consumer.seek({where: at for where, at in again.items() if where in machine.assigned})
         if membership.leaves and runner.choices.happens(membership.leaves):
             return True
     return False

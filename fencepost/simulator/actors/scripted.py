@@ -172,7 +172,7 @@ class ConsumerPlayer(Actor):
         )
         consumer = self.new_receiver(settings)
         consumer.assign(part.reads)
-        self.readings = consumer.machine.readings
+        self.assigned = consumer.machine.assigned
         placed = tuple(PositionSet(where) for where in part.reads)
         while True:
             invoked_at = world.now

@@ -445,7 +445,7 @@ def reader(
     """Reads everything from the beginning, an operation per poll, until it is killed."""
     consumer = runner.receiver(isolation_level)
     consumer.assign(partitions)
-    runner.readings = consumer.machine.readings
+    runner.assigned = consumer.machine.assigned
     while True:
         invoked_at = runner.world.now
         polls = yield from consumer.poll_some(runner.choices)

@@ -16,8 +16,8 @@ Rule: a position advances only over records that were returned to the applicatio
 # may move `position` meanwhile, over aborted records. Until its loop ends, `iterated` is what it has seen.
 #
 # Stale replies. A seek, a reset or a new assignment may overtake a fetch or a lookup that is in flight. The
-# reading remembers the token of its fetch and the number of its lookup; `forget` clears both, and a reply
-# that matches no reading is dropped. Nothing has to be cancelled on the wire.
+# state has the token of its fetch and the number of its lookup; `forget` clears both, and a reply that
+# matches neither is dropped. Nothing has to be cancelled on the wire.
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from fencepost.protocol.terms import NO_LEADER_EPOCH, TopicPartition
 
 
 @attrs.define(eq=False)
-class Reading:
-    """One assigned partition."""
+class TopicPartitionState:
+    """One assigned partition (Kafka: SubscriptionState.TopicPartitionState)."""
 
     partition: TopicPartition
     position: int | None = attrs.field(default=None, kw_only=True)
@@ -79,7 +79,7 @@ class Reading:
         return OffsetAndMetadata(self.seen, leader_epoch=None if epoch == NO_LEADER_EPOCH else epoch)
 
     @property
-    def has_news(self) -> bool:
+    def has_result(self) -> bool:
         """Whether poll() would return or raise something."""
         return not self.is_paused and bool(self.fetched or self.problem)
 
