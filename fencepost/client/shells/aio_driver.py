@@ -13,8 +13,9 @@ reads, passes on everything that has arrived, and wakes the callers whose condit
 #     _keep_time          sleeps until the next deadline of the network or of a caller, by the clock of the
 #                         client; `_set_alarm` wakes it when an earlier one appears
 #
-# The keys of `_waiters` are the `woken_by` of each Wait, so a finished batch wakes its own callers and not all
-# of them: a program may have thousands of tasks that wait for a record each. ANYTHING is woken by every read.
+# The keys of `_waiters` are the `woken_by` of each Wait, so a finished batch wakes its own callers and not
+# all of them: a program may have thousands of tasks that wait for a record each. ANYTHING is woken by every
+# read.
 #
 # Raw sockets instead of anyio's streams: a stream copies each piece, and its send is a checkpoint, so that
 # `send` could not stay synchronous while the buffer has room.
