@@ -106,7 +106,7 @@ class SendPath(Generic[OutcomeT]):
         if (
             route is None or type(value) is not bytes or (key is not None and type(key) is not bytes)
             or timestamp_ms is not None or headers is not None or on_delivery is not None
-            or (partition is not None and not (type(partition) is int and 0 <= partition < len(route.open)))
+            or (partition is not None and (type(partition) is not int or partition < 0))
         ):  # fmt: skip
             return self._put_slowly(
                 ProducerRecord(topic, value, key, partition, timestamp_ms, headers, on_delivery)
@@ -114,17 +114,20 @@ class SendPath(Generic[OutcomeT]):
         where = partition
         if where is None:
             where = route.sticky if key is None else route.partition_of[key]
-        batch, lock = route.open[where], self._append_lock
+        lock, outcome = self._append_lock, self._outcome
         try:
+            batch = route.open[where]
             del lock.is_free  # see append_lock.py
-        except AttributeError:
+        except (IndexError, AttributeError):  # there is no such partition; another thread appends
             return self._put_slowly(ProducerRecord(topic, value, key, partition))
         try:
-            keys, values = batch.keys, batch.values
-            room = batch.room - len(value) - RECORD_OVERHEAD - (0 if key is None else len(key))
+            room = batch.room - len(value) - RECORD_OVERHEAD
+            if key is not None:
+                room -= len(key)
             if room >= 0:
                 batch.room = room
-                keys.append(key)
+                batch.keys.append(key)
+                values = batch.values
                 index = len(values)
                 values.append(value)
             else:
@@ -136,7 +139,7 @@ class SendPath(Generic[OutcomeT]):
             lock.is_free = True
         if batch.is_closed:
             return self._put_again(batch, index, ProducerRecord(topic, value, key, partition))
-        return self._outcome((self, batch, index))
+        return outcome((self, batch, index))
 
     def _put_run(self, topic: str, part: PartitionColumns, start: int) -> BatchRun:
         """Appends records of `part` from `start` on to one batch, as many as fit, at least one."""

@@ -255,7 +255,7 @@ def test_ctrl_c_during_any_append_releases_the_lock(broker: Broker) -> None:
     assert [key for key, _ in records] == [value for _, value in records]
 
 
-@pytest.mark.parametrize(("way", "first"), [("put", "keys"), ("_put_run", "fill")])
+@pytest.mark.parametrize(("way", "first"), [("put", "room"), ("_put_run", "fill")])
 def test_no_signal_handler_runs_between_taking_the_append_lock_and_the_try(way: str, first: str) -> None:
     """Between the two, no instruction at which the interpreter looks for signals."""
     steps = {step.offset: step for step in dis.get_instructions(getattr(SendPath, way))}
