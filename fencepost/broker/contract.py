@@ -65,14 +65,14 @@ class Received:
     """
 
     request: Request
-    to: ReplyTo = attrs.field(kw_only=True)
-    version: int = attrs.field(kw_only=True, default=NEWEST_VERSION)
-    from_node: int | None = attrs.field(kw_only=True, default=None)  # None: from a client
-    client_id: str = attrs.field(kw_only=True, default="")
-    client_host: str = attrs.field(kw_only=True, default="")
+    to: ReplyTo
+    version: int = NEWEST_VERSION
+    client_id: str = ""
+    client_host: str = ""
+    from_node: int | None = None  # None: from a client
 
 
-@value(kw_only=True)
+@value
 class Answered:
     """The reply to a Send, or NETWORK_EXCEPTION if the connection broke before it arrived."""
 
@@ -102,7 +102,7 @@ class ResignLeader:
     partition: TopicPartition
 
 
-@value(kw_only=True)
+@value
 class Durable:
     """The partition's log is durable up to `offset` (exclusive), as the sync policy defines it."""
 
@@ -185,10 +185,10 @@ class Append:
     """One batch for one log, with its base offset set; `aborted` is for the index of aborted transactions."""
 
     partition: TopicPartition
-    header: BatchHeader = attrs.field(kw_only=True)
-    batch: Buffer = attrs.field(kw_only=True, repr=False)
-    leader_epoch: int = attrs.field(kw_only=True)
-    aborted: AbortedRange | None = attrs.field(kw_only=True, default=None)
+    header: BatchHeader
+    batch: Buffer = attrs.field(repr=False)
+    leader_epoch: int
+    aborted: AbortedRange | None = None
 
 
 @value
@@ -310,7 +310,7 @@ class CleanLog:
     rules: CleaningRules = attrs.field(repr=False)
 
 
-@value(kw_only=True)
+@value
 class Send:
     """Send a request to a node, perhaps this one. The reply arrives as Answered with the same token."""
 

@@ -399,14 +399,14 @@ class Host:
     def _send(self, send: Send, now: int) -> None:
         if self.carries_own and send.node_id == self.node.settings.node_id:
             to = ReplyTo(NODE, send.token)
-            self.inbox.append(Received(send.request, to=to, version=send.version, from_node=send.node_id))
+            self.inbox.append(Received(send.request, to, send.version, from_node=send.node_id))
         else:
             self.outbox.append(send)
 
     def answer(self, reply: Reply, now: int) -> None:
         """Send a reply: to the client, or back to the node."""
         if reply.to.connection == NODE:
-            self.inbox.append(Answered(token=reply.to.correlation_id, error=reply.error, body=reply.body))
+            self.inbox.append(Answered(reply.to.correlation_id, reply.error, reply.body))
         else:
             self.answers.append(reply)
 
@@ -484,7 +484,7 @@ class Host:
         if self.policy is not SyncPolicy.NONE and (key in self.unsynced or needs_sync(self.policy, append)):
             self.unsynced.add(key)
         else:
-            self.inbox.appendleft(Durable(partition=key, offset=end))
+            self.inbox.appendleft(Durable(key, end))
 
     def move_log_start(self, order: MoveLogStart, now: int) -> None:
         """Move the start of a log, and let `upkeep` delete what is before it."""
@@ -514,7 +514,7 @@ class Host:
         if self.written.get(key, 0) <= offset:
             self.unsynced.discard(key)
         # A later leader may have written beyond this host's end; this host only vouches for its own batches.
-        self.inbox.appendleft(Durable(partition=key, offset=min(offset, self.written.get(key, 0))))
+        self.inbox.appendleft(Durable(key, min(offset, self.written.get(key, 0))))
 
     def lose(self, key: TopicPartition, problem: Exception) -> None:
         """The disk of a log failed: give up leadership, and read the log again. A sync that failed is not

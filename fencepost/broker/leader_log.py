@@ -34,8 +34,8 @@ class Collect:
     """Effect inside the node: one partition's part of a reply that spans several is ready."""
 
     ticket: Ticket
-    index: int = attrs.field(kw_only=True)
-    result: Part = attrs.field(kw_only=True)
+    index: int
+    result: Part
 
 
 @value

@@ -333,9 +333,7 @@ class Node:
         header = place(batch, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch)
         self.entering = state.key
         aborted, consequences = self.enter(log, header, batch, entries)
-        self.outcome.appends.append(
-            Append(state.key, header=header, batch=batch, leader_epoch=state.leader_epoch, aborted=aborted)
-        )
+        self.outcome.appends.append(Append(state.key, header, batch, state.leader_epoch, aborted))
         self.entering = None
         if consequences:
             self.after(log, tuple(consequences))
@@ -514,7 +512,7 @@ class Node:
         """Send a request to a node, perhaps this one; `why` selects the handler of the reply."""
         self.tickets += 1
         self.in_flight[self.tickets] = why
-        self.outcome.effects.append(Send(node_id=node_id, request=request, token=self.tickets))
+        self.outcome.effects.append(Send(node_id, request, self.tickets))
 
     def wake_at(self, at_ms: int) -> None:
         """Ask for a Tick at this time, unless an earlier one is already scheduled."""

@@ -117,7 +117,7 @@ class Following:
 # --- requests in flight: what the reply is for -----------------------------------------------------------
 
 
-@value(kw_only=True)
+@value
 class Incoming:
     """One batch of a Produce on its way into a log."""
 
@@ -152,7 +152,7 @@ class InFlightAddOffsets:
     client_version: ClientVersion
 
 
-@value(kw_only=True)
+@value
 class InFlightMarkers:
     """WriteTxnMarkers to one node, for one transaction."""
 

@@ -284,7 +284,7 @@ class Server:
                     answer.body, directory=self.settings.directory, connections=len(self.connections.opened)
                 )
                 answer = attrs.evolve(answer, body=status)
-            return protocol.reply(ReplyFrame(number, error=answer.error, body=answer.body))
+            return protocol.reply(ReplyFrame(number, answer.error, answer.body))
         except FrameTooLarge as problem:
             self.monitor.too_large(answer, problem)
             return self._refused(connection, ReplyFrame(number, error=ErrorCode.INVALID_REQUEST, body=None))
@@ -481,13 +481,7 @@ class Server:
             request = allowed
         if type(request) in NEEDS_TRUST and self._handled_here(connection, request, to):
             return
-        received = Received(
-            request,
-            to=to,
-            version=arrived.version,
-            client_id=arrived.client_id,
-            client_host=connection.client_host,
-        )
+        received = Received(request, to, arrived.version, arrived.client_id, connection.client_host)
         if not (self.faults.is_active and self.faults.keeps_request(connection, received)):
             self.host.offer(received)
 

@@ -27,7 +27,6 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-import attrs
 import msgpack
 
 from fencepost.protocol.batches import Buffer
@@ -58,9 +57,9 @@ class RequestFrame:
     """A request, and what its reply needs: the correlation id to repeat, and the version to answer in."""
 
     request: Request
-    correlation_id: int = attrs.field(kw_only=True)
-    version: int = attrs.field(kw_only=True)
-    client_id: str = attrs.field(kw_only=True)
+    correlation_id: int
+    version: int
+    client_id: str
 
 
 @value
@@ -68,8 +67,8 @@ class ReplyFrame:
     """A reply: an error for the whole request, or a body."""
 
     correlation_id: int
-    error: ErrorCode = attrs.field(kw_only=True)
-    body: ReplyBody | None = attrs.field(kw_only=True)
+    error: ErrorCode
+    body: ReplyBody | None
 
 
 class UnsupportedVersion(ProtocolViolation):
@@ -142,7 +141,7 @@ def decode_request(frame: Buffer) -> RequestFrame:
         raise UnsupportedVersion(api_key, version, correlation_id)
     request = decode(api.request, body, payload)
     payload.finish()
-    return RequestFrame(request, correlation_id=correlation_id, version=version, client_id=client_id)
+    return RequestFrame(request, correlation_id, version, client_id)
 
 
 def decode_reply(frame: Buffer, api: Api) -> ReplyFrame:
@@ -161,7 +160,7 @@ def decode_reply_of(frame: Buffer, api_of: Callable[[int], Api]) -> ReplyFrame:
     if decoded is None and code is NO_ERROR:
         raise ProtocolViolation("a reply has neither an error nor a body")
     payload.finish()
-    return ReplyFrame(correlation_id, error=code, body=decoded)
+    return ReplyFrame(correlation_id, code, decoded)
 
 
 def _check_correlation_id(value: Any) -> None:

@@ -62,7 +62,7 @@ def _part(
     result = DeletedRecords(
         topic=key.topic, partition=key.partition, error=error, low_watermark=low_watermark
     )
-    return Collect(ticket, index=index, result=result)
+    return Collect(ticket, index, result)
 
 
 def moved(node: Node, arrived: LogStartMoved, now: int) -> None:

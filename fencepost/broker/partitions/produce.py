@@ -128,9 +128,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
         if isinstance(header, Refused):
             _refuse(node, ticket, index, key, header)
             continue
-        incoming = Incoming(
-            ticket=ticket, index=index, key=key, header=header, records=part.records, acks=request.acks
-        )
+        incoming = Incoming(ticket, index, key, header, part.records, request.acks)
         is_open = log.partition.is_open(header.producer_id, header.producer_epoch)
         # Batches for internal topics are refused by FORM_CHECKS, so the coordinator need not be asked; Kafka
         # adds the partition first.
@@ -204,7 +202,7 @@ def _part(
         log_start_offset=log_start_offset,
         log_append_time=log_append_time,
     )
-    return Collect(ticket, index=index, result=result)
+    return Collect(ticket, index, result)
 
 
 # --- adding the partition to the transaction -------------------------------------------------------------

@@ -148,7 +148,7 @@ def _send_markers(
         _look_up(node, log, name, unknown)
     # One request per node, as Kafka batches markers per broker.
     for node_id, keys in by_node.items():
-        why = InFlightMarkers(log_key=log.partition.key, transactional_id=name, partitions=frozenset(keys))
+        why = InFlightMarkers(log.partition.key, name, frozenset(keys))
         node.ask(node_id, WriteTxnMarkers(markers=(_marker(state, record, keys),)), why)
     _finish(node, log, name, now)
 
@@ -286,6 +286,4 @@ def _marker_batch(marker: TransactionMarker, now: int) -> bytearray:
 
 
 def _marker_part(ticket: int, index: int, key: TopicPartition, error: ErrorCode) -> Collect:
-    return Collect(
-        ticket, index=index, result=PartitionError(topic=key.topic, partition=key.partition, error=error)
-    )
+    return Collect(ticket, index, PartitionError(topic=key.topic, partition=key.partition, error=error))
