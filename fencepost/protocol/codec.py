@@ -22,7 +22,13 @@ frame.
 #         group_id, generation_id, = items
 #         if type(group_id) is not str or len(group_id) > 8191: decode_group_id(group_id, payload)
 #         if type(generation_id) is not int or not -2147483648 <= generation_id <= 2147483647: ...
-#         return make(group_id=group_id, generation_id=generation_id)
+#         made = new(kind_)
+#         made.group_id = group_id
+#         made.generation_id = generation_id
+#         return made
+#
+# The fields are assigned, because calling the class puts its keyword arguments into a dict first, which costs
+# more than all of this. A message has no validators, and its decoder sets every field.
 #
 # A condition is true for every value that `decode_<field>` would refuse. That function says what is wrong.
 
@@ -235,8 +241,9 @@ def _structure(kind: Any) -> tuple[Encode, Decode]:
         # apart.
         raise ProtocolViolation(f"{kind.__name__} has {len(hints)} fields, got {_short(items)}")
 
-    known: dict[str, Any] = {"make": kind, "refuse": refuse}
-    assert not {*known, "payload"} & hints.keys(), f"{kind.__name__} has a field of a name that is used here"
+    known: dict[str, Any] = {"kind_": kind, "new": object.__new__, "refuse": refuse}
+    taken = {*known, "items", "made", "payload"} & hints.keys()
+    assert not taken, f"{kind.__name__} has fields of names that are used here: {taken}"
     encoded, decoding = list[str](), list[str]()
     for name, hint in hints.items():
         known[f"encode_{name}"], known[f"decode_{name}"] = encode_field, _ = _codec(hint)
@@ -245,6 +252,10 @@ def _structure(kind: Any) -> tuple[Encode, Decode]:
         doubt, decoded = _doubt(hint, name), f"decode_{name}({name}, payload)"
         decoding.append(f"if {doubt}: {decoded}" if doubt else f"{name} = {decoded}")
     names = "".join(f"{name}, " for name in hints)
+    if issubclass(kind, tuple):
+        made = [f"return kind_({names})"]
+    else:
+        made = ["made = new(kind_)", *(f"made.{name} = {name}" for name in hints), "return made"]
     lines = [
         "def encode(value, payload):",
         f"    return [{', '.join(encoded)}]",
@@ -252,7 +263,7 @@ def _structure(kind: Any) -> tuple[Encode, Decode]:
         f"    if type(items) is not list or len(items) != {len(hints)}: refuse(items)",
         *([f"    {names}= items"] if names else []),
         *(f"    {line}" for line in decoding),
-        f"    return make({', '.join(f'{name}={name}' for name in hints)})",
+        *(f"    {line}" for line in made),
     ]
     exec("\n".join(lines), known)  # names and numbers of our own classes, nothing from outside
     return known["encode"], known["decode"]
