@@ -299,7 +299,7 @@ class Host:
 
     def take(self, arrived: Input, now: int) -> None:
         """Let the node take an input; appends are performed before effects."""
-        if type(arrived) is Received and arrived.to.connection != NODE:
+        if self.requests_waiting and type(arrived) is Received and arrived.to.connection != NODE:
             self.requests_waiting -= 1
         outcome = step(self.node, arrived, now)
         if outcome.appends:

@@ -450,7 +450,8 @@ class Server:
     def _go_on(self, connection: Connection, asked: Asked) -> None:
         if asked.pieces is not None:
             connection.send(asked.pieces)
-        self._begin_each(connection, asked.requests)
+        if asked.requests:
+            self._begin_each(connection, asked.requests)
 
     def _begin_each(self, connection: Connection, requests: Sequence[RequestFrame]) -> None:
         """Begin what one request has become. If a fault closes the connection at one of them, the rest never
