@@ -91,7 +91,7 @@ class Conversation(RuleBasedStateMachine):
         for _ in range(2):
             for member_id in dict.fromkeys([*known, *self.ids]):
                 found = self.story.group.member(member_id)
-                if found is not None or self.story.group.is_pending(member_id):
+                if found is not None or member_id in self.story.group.pending:
                     instance = None if found is None else found.instance_id
                     supports = protocols("range", "sticky") if found is None else found.protocols
                     self.story.starts(join_request(member_id, instance=instance, supports=supports))
@@ -128,7 +128,7 @@ class Conversation(RuleBasedStateMachine):
         assert len(set(ids)) == len(ids)
         assert len(set(names)) == len(names)
         assert (group.leader in ids) == bool(ids)
-        assert not set(ids) & {member_id for member_id, _ in group.pending}
+        assert group.pending.keys().isdisjoint(ids)
         is_preparing = group.state is GroupState.PREPARING_REBALANCE
         is_nobodys = group.state in (GroupState.EMPTY, GroupState.DEAD)
         assert is_preparing or bool(ids) != is_nobodys

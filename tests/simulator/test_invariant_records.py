@@ -20,7 +20,8 @@ from fencepost.broker.contract import (
     ReplyTo,
     Tick,
 )
-from fencepost.broker.groups.group import Group, Member
+from fencepost.broker.groups.group import Group
+from fencepost.broker.groups.members import Member, Members
 from fencepost.broker.groups.state import Committed, Groups
 from fencepost.broker.host import Host
 from fencepost.broker.leader_log import LeaderLog
@@ -741,7 +742,7 @@ def test_members_of_one_generation_own_different_partitions() -> None:
     settings = ConsumerSettings(group_id="copiers")
     calls = ConsumerMachine(world.bootstrap, settings).calls
     members = [GroupMember(calls, settings, 0, member_id=name, generation_id=1) for name in ("a", "b", "c")]
-    group = Group(group_id="copiers", members=tuple(_known(member.member_id) for member in members[:2]))
+    group = Group(group_id="copiers", members=Members.of(_known(each.member_id) for each in members[:2]))
     host.node.logs[OFFSETS] = LeaderLog(Partition(OFFSETS), Groups(live={"copiers": group}))
     rule = OwnerRule(world, Exercised(int))
     processes = [world.process(member.member_id) for member in members]

@@ -33,53 +33,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
 
 import attrs
 
 from fencepost.broker.contract import ReplyTo
+from fencepost.broker.groups.members import MEMBER_BYTES, NO_MEMBERS, Member, Members, in_order, without_ids
 from fencepost.protocol.consumer_protocol import subscribed_topics
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
+from fencepost.protocol.fork import Ordered
 from fencepost.protocol.messages import GroupProtocol, JoinedMember, JoinGroup
 from fencepost.protocol.offsets_log import GroupRecord, MemberRecord
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, NO_TIMESTAMP, GroupState
-
-MEMBER_BYTES: Final = 1_024  # of memory, for a member or for an id that was granted, besides protocols
-PROTOCOL_BYTES: Final = 128  # besides name and metadata
-CHARACTER_BYTES_MAX: Final = 4
-
-
-@attrs.frozen(kw_only=True)
-class Member:
-    """One member. `joining` and `syncing` are its unanswered requests; at `due_ms` its session ends."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    protocols: tuple[GroupProtocol, ...]
-    assignment: bytes = attrs.field(default=b"", repr=False)
-    is_new: bool = False
-    """Its first join is not answered yet, so it cannot send heartbeats; a longer timeout applies."""
-    joining: ReplyTo | None = None
-    syncing: ReplyTo | None = None
-    due_ms: int | None = None
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether it waits for the coordinator, so that its silence means nothing (hasSatisfiedHeartbeat)."""
-        return not self.is_new and (self.joining is not None or self.syncing is not None)
-
-    @property
-    def size(self) -> int:
-        """The bytes of memory that it takes, apart from its assignment."""
-        return MEMBER_BYTES + protocols_size(self.protocols)
-
-    def metadata(self, protocol_name: str | None) -> bytes:
-        """Its metadata for this protocol, such as its subscription."""
-        return next((each.metadata for each in self.protocols if each.name == protocol_name), b"")
 
 
 @attrs.frozen(kw_only=True)
@@ -108,28 +72,23 @@ class Group:
     protocol_type: str = ""
     protocol_name: str | None = None
     leader: str | None = None
-    members: tuple[Member, ...] = ()
-    pending: tuple[tuple[str, int], ...] = ()
-    unsynced: tuple[str, ...] = ()
+    members: Members = NO_MEMBERS
+    pending: Ordered[dict[str, int]] = attrs.field(factory=dict[str, int], eq=in_order)
+    unsynced: frozenset[str] = frozenset()
     subscribed: tuple[str, ...] | None = None
     first: FirstRebalance | None = None
     join_due_ms: int | None = None
     sync_due_ms: int | None = None
 
     def member(self, member_id: str) -> Member | None:
-        return next((member for member in self.members if member.member_id == member_id), None)
+        return self.members.get(member_id)
 
     def static_member(self, instance_id: str | None) -> Member | None:
-        if instance_id is None:
-            return None
-        return next((member for member in self.members if member.instance_id == instance_id), None)
-
-    def is_pending(self, member_id: str) -> bool:
-        return any(found == member_id for found, _ in self.pending)
+        return None if instance_id is None else self.members.static(instance_id)
 
     @property
     def has_all_joined(self) -> bool:
-        return not self.pending and all(member.joining is not None for member in self.members)
+        return not self.pending and self.members.joined == len(self.members)
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -150,14 +109,13 @@ class Group:
     @property
     def size(self) -> int:
         """The bytes of memory that its members take, those that have not joined yet included."""
-        return sum(member.size for member in self.members) + MEMBER_BYTES * len(self.pending)
+        return self.members.size + MEMBER_BYTES * len(self.pending)
 
     @property
     def next_due_ms(self) -> int | None:
         """The first deadline of the group and its members."""
-        granted = (due_ms for _, due_ms in self.pending)
-        sessions = (member.due_ms for member in self.members)
-        due = (self.join_due_ms, self.sync_due_ms, *granted, *sessions)
+        granted_ms = min(self.pending.values(), default=None)
+        due = (self.join_due_ms, self.sync_due_ms, granted_ms, self.members.due_ms)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def waiting(self) -> Iterator[ReplyTo]:
@@ -166,24 +124,18 @@ class Group:
             yield from (to for to in (member.joining, member.syncing) if to is not None)
 
 
-def with_member(group: Group, member: Member) -> Group:
-    """The group with this member in place of its former value."""
-    members = tuple(member if each.member_id == member.member_id else each for each in group.members)
-    return attrs.evolve(group, members=members)
-
-
-def without(group: Group, member_id: str) -> Group:
-    """The group without this member; if it was the leader, the next member becomes the leader."""
-    members = tuple(member for member in group.members if member.member_id != member_id)
+def without(group: Group, *member_ids: str) -> Group:
+    """The group without these members; if the leader was among them, the next member becomes the leader."""
+    members = group.members.without(member_ids)
     leader = group.leader
-    if leader == member_id:
-        leader = members[0].member_id if members else None
+    if leader in member_ids:
+        leader = next((member.member_id for member in members), None)
     return attrs.evolve(
         group,
         members=members,
         leader=leader,
-        pending=tuple(entry for entry in group.pending if entry[0] != member_id),
-        unsynced=tuple(each for each in group.unsynced if each != member_id),
+        pending=without_ids(group.pending, member_ids),
+        unsynced=group.unsynced.difference(member_ids),
     )
 
 
@@ -201,37 +153,24 @@ def check_member(group: Group, member_id: str, instance_id: str | None) -> Error
 # --- protocols ------------------------------------------------------------------------------------------
 
 
-def protocols_size(protocols: tuple[GroupProtocol, ...]) -> int:
-    """The bytes of memory that a member's protocols take."""
-    return sum(
-        PROTOCOL_BYTES + CHARACTER_BYTES_MAX * len(protocol.name) + len(protocol.metadata)
-        for protocol in protocols
-    )
-
-
 def supports(group: Group, request: JoinGroup) -> bool:
     """Whether the member shares an assignment protocol with all others (supportsProtocols)."""
     if group.state is GroupState.EMPTY:
         return bool(request.protocol_type and request.protocols)
     if request.protocol_type != group.protocol_type:
         return False
-    common = _common_protocols(group)
-    return not group.members or any(protocol.name in common for protocol in request.protocols)
+    members = group.members
+    return not members or any(members.all_support(protocol.name) for protocol in request.protocols)
 
 
 def select_protocol(group: Group) -> str:
     """Each member votes for its first protocol that all support; in a tie the earlier vote wins."""
-    common = _common_protocols(group)
+    members = group.members
     votes = Counter(
-        next(protocol.name for protocol in member.protocols if protocol.name in common)
-        for member in group.members
+        next(protocol.name for protocol in member.protocols if members.all_support(protocol.name))
+        for member in members
     )
     return votes.most_common(1)[0][0]
-
-
-def _common_protocols(group: Group) -> set[str]:
-    names = [{protocol.name for protocol in member.protocols} for member in group.members]
-    return set[str]().union(*names).intersection(*names)
 
 
 def is_subscribed(group: Group, topic: str) -> bool:
@@ -286,7 +225,7 @@ def loaded(group_id: str, record: GroupRecord | None, *, now: int) -> Group:
     if record is None:
         return Group(group_id=group_id)
     # Of each member's protocols the log keeps the one that was chosen; its next join brings the others.
-    members = tuple(
+    members = Members.of(
         Member(
             member_id=member.member_id,
             instance_id=member.group_instance_id,

@@ -20,25 +20,23 @@ table (tables.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import attrs
 
 from fencepost.broker.contract import Received, Reply, ReplyTo
 from fencepost.broker.groups.group import (
-    MEMBER_BYTES,
     FirstRebalance,
     Group,
-    Member,
     check_member,
-    protocols_size,
     record_of,
     select_protocol,
     supports,
-    with_member,
     with_subscription,
     without,
 )
+from fencepost.broker.groups.members import MEMBER_BYTES, Member, Members, protocols_size, without_ids
 from fencepost.broker.groups.tables import COMPLETING, MEMBERSHIP, PREPARING, STABLE, GroupInput
 from fencepost.broker.limits import GROUP_MEMBERS
 from fencepost.broker.settings import NodeSettings
@@ -65,7 +63,11 @@ class Turn:
 
     def keep(self, member: Member) -> None:
         """Put this value of a member into the group."""
-        self.group = with_member(self.group, member)
+        self.group = attrs.evolve(self.group, members=self.group.members.with_member(member))
+
+    def keep_all(self, members: Iterable[Member]) -> None:
+        """Make these the members of the group."""
+        self.group = attrs.evolve(self.group, members=Members.of(members))
 
     def cell(self, happened: GroupInput) -> GroupState | ErrorCode:
         """The cell of the table for the group's state."""
@@ -132,14 +134,11 @@ def rebalance(turn: Turn, because: GroupInput) -> None:
 def _prepare(turn: Turn, because: GroupInput) -> None:
     group = turn.group
     if group.state is COMPLETING:
-        for member in group.members:
-            if member.syncing is not None:
-                turn.answers.append(refused_sync(member.syncing, ErrorCode.REBALANCE_IN_PROGRESS))
-                member = turn.live_on(attrs.evolve(member, syncing=None))
-            turn.keep(attrs.evolve(member, assignment=b""))
+        members = _refused_syncs(turn, ErrorCode.REBALANCE_IN_PROGRESS)
+        turn.keep_all(attrs.evolve(member, assignment=b"") for member in members)
     was_empty = group.state is GroupState.EMPTY
     turn.enter(because)
-    turn.group = attrs.evolve(turn.group, unsynced=(), sync_due_ms=None)
+    turn.group = attrs.evolve(turn.group, unsynced=frozenset(), sync_due_ms=None)
     if was_empty:
         # The members of a new group start at about the same time; one rebalance is cheaper than one for each.
         delay_ms = turn.settings.group_initial_rebalance_delay_ms
@@ -151,6 +150,17 @@ def _prepare(turn: Turn, because: GroupInput) -> None:
     else:
         due_ms = turn.now + turn.group.rebalance_timeout_ms
         turn.group = attrs.evolve(turn.group, join_due_ms=due_ms)
+
+
+def _refused_syncs(turn: Turn, error: ErrorCode) -> list[Member]:
+    """The members, after those that wait for their assignment got this error."""
+    members: list[Member] = []
+    for member in turn.group.members:
+        if member.syncing is not None:
+            turn.answers.append(refused_sync(member.syncing, error))
+            member = turn.live_on(attrs.evolve(member, syncing=None))
+        members.append(member)
+    return members
 
 
 def complete_if_all_joined(turn: Turn) -> None:
@@ -177,11 +187,12 @@ def complete_join(turn: Turn) -> None:
     """Make the next generation from the members that have joined. Static members stay until their session
     ends (KIP-345).
     """
-    turn.group = attrs.evolve(turn.group, join_due_ms=None)
-    for member in turn.group.members:
-        if member.joining is None and member.instance_id is None:
-            turn.group = without(turn.group, member.member_id)
-    group = turn.group
+    absent = [
+        member.member_id
+        for member in turn.group.members
+        if member.joining is None and member.instance_id is None
+    ]
+    turn.group = group = attrs.evolve(without(turn.group, *absent), join_due_ms=None)
     leader = _elected_leader(group)
     if leader is None and group.members:
         # Only absent static members are left: extend the phase until one joins or their sessions end.
@@ -193,7 +204,7 @@ def complete_join(turn: Turn) -> None:
         generation_id=group.generation_id + 1,
         leader=leader,
         protocol_name=select_protocol(group) if group.members else None,
-        unsynced=tuple(member.member_id for member in group.members),
+        unsynced=frozenset(member.member_id for member in group.members),
         first=None,
     )
     turn.group = with_subscription(turn.group)
@@ -208,7 +219,7 @@ def complete_join(turn: Turn) -> None:
     for member in group.members:
         if member.joining is not None:
             turn.answers.append(joined(turn.group, member.joining, member.member_id))
-        turn.keep(turn.live_on(attrs.evolve(member, joining=None, is_new=False)))
+    turn.keep_all(turn.live_on(attrs.evolve(each, joining=None, is_new=False)) for each in group.members)
 
 
 def _elected_leader(group: Group) -> str | None:
@@ -243,9 +254,7 @@ def expire(turn: Turn) -> None:
 
 def _end_sync_phase(turn: Turn) -> None:
     late = turn.group.unsynced
-    turn.group = attrs.evolve(turn.group, sync_due_ms=None)
-    for member_id in late:
-        turn.group = without(turn.group, member_id)
+    turn.group = attrs.evolve(without(turn.group, *late), sync_due_ms=None)
     if late:
         _prepare(turn, GroupInput.SYNC_TIMEOUT)
 
@@ -253,7 +262,7 @@ def _end_sync_phase(turn: Turn) -> None:
 def _end_session(turn: Turn, due_ms: int) -> None:
     member = next((member for member in turn.group.members if member.due_ms == due_ms), None)
     if member is None:
-        member_id = next(member_id for member_id, at_ms in turn.group.pending if at_ms == due_ms)
+        member_id = next(member_id for member_id, at_ms in turn.group.pending.items() if at_ms == due_ms)
         turn.group = without(turn.group, member_id)
     elif member.is_kept:
         # It waits at a barrier: `joined` or `synced` will start its next session.
@@ -275,14 +284,14 @@ def join(turn: Turn, request: m.JoinGroup, arrived: Received, fresh_id: str) -> 
     """Join the group. The reply waits for the other members. A member without an id gets the fresh one."""
     group, member_id, to = turn.group, request.member_id, arrived.to
     if not (_has_room(group, member_id, turn.settings.group_max_size) and _has_bytes(group, request)):
-        if group.is_pending(member_id):  # the group became full after it granted this id
+        if member_id in group.pending:  # the group became full after it granted this id
             turn.group = without(group, member_id)
         turn.answers.append(refused_join(to, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER))
     elif not supports(group, request):
         turn.answers.append(refused_join(to, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
     elif member_id == NO_MEMBER:
         _join_newcomer(turn, request, arrived, fresh_id)
-    elif group.is_pending(member_id):
+    elif member_id in group.pending:
         if request.group_instance_id is None:
             _add(turn, request, arrived, member_id)
         else:  # only dynamic members get an id before they join
@@ -302,8 +311,7 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
         case GroupState.EMPTY | GroupState.DEAD | GroupState.ASSIGNING | GroupState.RECONCILING:
             return True  # the last two belong to the consumer protocol
         case GroupState.PREPARING_REBALANCE:
-            has_joined = sum(member.joining is not None for member in group.members)
-            return (known is not None and known.joining is not None) or has_joined < max_size
+            return (known is not None and known.joining is not None) or group.members.joined < max_size
         case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
             return known is not None or len(group.members) < max_size
 
@@ -311,7 +319,7 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
 def _has_bytes(group: Group, request: m.JoinGroup) -> bool:
     """Whether the group has room for the member's metadata. A member may always send again what it has."""
     known = group.member(request.member_id) or group.static_member(request.group_instance_id)
-    has = MEMBER_BYTES * group.is_pending(request.member_id) if known is None else known.size
+    has = MEMBER_BYTES * (request.member_id in group.pending) if known is None else known.size
     grows = MEMBER_BYTES + protocols_size(request.protocols) - has
     return grows <= 0 or group.size + grows <= GROUP_MEMBERS.value
 
@@ -325,8 +333,7 @@ def _join_newcomer(turn: Turn, request: m.JoinGroup, arrived: Received, fresh_id
     else:
         # KIP-394: first an id. A retried join would otherwise leave one more member that never answers.
         due_ms = turn.now + request.session_timeout_ms
-        pending = (*turn.group.pending, (fresh_id, due_ms))
-        turn.group = attrs.evolve(turn.group, pending=pending)
+        turn.group = attrs.evolve(turn.group, pending={**turn.group.pending, fresh_id: due_ms})
         turn.answers.append(refused_join(arrived.to, ErrorCode.MEMBER_ID_REQUIRED, fresh_id))
 
 
@@ -346,8 +353,8 @@ def _add(turn: Turn, request: m.JoinGroup, arrived: Received, member_id: str) ->
     )
     turn.group = attrs.evolve(
         group,
-        members=(*group.members, member),
-        pending=tuple(entry for entry in group.pending if entry[0] != member_id),
+        members=group.members.with_member(member),
+        pending=without_ids(group.pending, (member_id,)),
         protocol_type=group.protocol_type if group.members else request.protocol_type,
         leader=group.leader or member_id,
         first=group.first and attrs.evolve(group.first, has_grown=True),
@@ -392,9 +399,9 @@ def _return_static(turn: Turn, request: m.JoinGroup, to: ReplyTo, old: Member, m
         turn.answers.append(refused_sync(old.syncing, ErrorCode.FENCED_INSTANCE_ID))
     heir = turn.live_on(attrs.evolve(old, member_id=member_id, syncing=None, is_new=False))
     heir = _updated(heir, request, to)
-    others = tuple(member for member in group.members if member is not old)
+    members = group.members.without((old.member_id,)).with_member(heir)
     leader = member_id if group.leader == old.member_id else group.leader
-    turn.group = attrs.evolve(group, members=(*others, heir), leader=leader)
+    turn.group = attrs.evolve(group, members=members, leader=leader)
     changes_protocol = group.state is STABLE and select_protocol(turn.group) != group.protocol_name
     happened = GroupInput.CHANGED_REJOIN if changes_protocol else GroupInput.STATIC_RETURN
     if turn.cell(happened) is not STABLE:
@@ -425,7 +432,7 @@ def sync(turn: Turn, request: m.SyncGroup, to: ReplyTo) -> None:
     if isinstance(cell, ErrorCode):
         turn.answers.append(refused_sync(to, cell))
         return
-    unsynced = tuple(each for each in group.unsynced if each != member.member_id)
+    unsynced = group.unsynced - {member.member_id}
     sync_due_ms = group.sync_due_ms if unsynced else None
     turn.group = attrs.evolve(group, unsynced=unsynced, sync_due_ms=sync_due_ms)
     # Every member's part is known by now: one that syncs late, or again, need not wait.
@@ -452,12 +459,14 @@ def _sync_problem(group: Group, request: m.SyncGroup) -> ErrorCode:
 def _assign(turn: Turn, request: m.SyncGroup) -> None:
     parts = {each.member_id: each.assignment for each in request.assignments}
     turn.enter(GroupInput.LEADER_SYNC)
+    members: list[Member] = []
     for member in turn.group.members:
         member = attrs.evolve(member, assignment=parts.get(member.member_id, b""))
         if member.syncing is not None:
             turn.answers.append(synced(turn.group, member.syncing, member))
             member = turn.live_on(attrs.evolve(member, syncing=None))
-        turn.keep(member)
+        members.append(member)
+    turn.keep_all(members)
     turn.record = record_of(turn.group)
 
 
@@ -466,10 +475,7 @@ def refuse_assignment(turn: Turn, to: ReplyTo, error: ErrorCode) -> None:
     (GroupMetadataManager.resetAndPropagateAssignmentWithError).
     """
     turn.answers.append(refused_sync(to, error))
-    for member in turn.group.members:
-        if member.syncing is not None:
-            turn.answers.append(refused_sync(member.syncing, error))
-            turn.keep(turn.live_on(attrs.evolve(member, syncing=None)))
+    turn.keep_all(_refused_syncs(turn, error))
     rebalance(turn, GroupInput.SYNC_TIMEOUT)  # there is no assignment, as when the leader is late
 
 
@@ -508,7 +514,7 @@ def _left(turn: Turn, leaving: m.LeavingMember) -> m.LeftMember:
         # An administrator removes a static member by its instance id alone (KIP-345).
         member = group.static_member(leaving.group_instance_id)
         error = ErrorCode.UNKNOWN_MEMBER_ID if member is None else NO_ERROR
-    elif group.is_pending(member_id):
+    elif member_id in group.pending:
         turn.group, member = without(group, member_id), None
     else:
         error = check_member(group, member_id, leaving.group_instance_id)

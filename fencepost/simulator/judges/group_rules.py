@@ -56,4 +56,4 @@ class OwnerRule:
         if newest is None or not isinstance(newest.coordinator, Groups):
             return False
         group = newest.coordinator.live.get(group_id)
-        return group is not None and any(each.member_id == member_id for each in group.members)
+        return group is not None and group.member(member_id) is not None
