@@ -20,7 +20,7 @@ import trio
 from fencepost.broker.counters import Counters
 from fencepost.broker.fault_injector import BrokerFaultInjector
 from fencepost.broker.host import Host
-from fencepost.broker.sync_threads import SyncEnded, SyncThreads
+from fencepost.broker.sync_threads import NOT_SLOWER, SyncEnded, SyncThreads
 from fencepost.journal.storage import StorageError
 
 
@@ -42,11 +42,9 @@ class DiskTasks:
         if self._host.upkeep.is_needed:
             self._uncleaned.unpark_all()
 
-    def end_pauses(self) -> None:
-        """A fault that slowed the disk down has ended: no sync that has begun waits any longer, not even for
-        another such fault.
-        """
-        self._syncs.end_pauses()
+    def end_pauses(self, fault: int) -> None:
+        """A fault that slowed the disk down has ended: no sync that has begun waits for it any longer."""
+        self._syncs.end_pauses(fault)
 
     async def sync(self) -> None:
         """Sync the logs that wait, and let the host continue as each sync ends."""
@@ -75,7 +73,7 @@ class DiskTasks:
                 host.lose(key, problem)
                 has_failed = True
             else:
-                slower = faults.sync_takes(1) if faults.is_active else 0
+                slower = faults.slower_syncs() if faults.is_active else NOT_SLOWER
                 self._syncs.sync(host.directory.journal(key), slower=slower)
         return has_failed
 

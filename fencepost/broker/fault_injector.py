@@ -73,8 +73,8 @@ class Site(Protocol):
         """Look at all deadlines again."""
         ...
 
-    def end_pauses(self) -> None:
-        """The syncs that have begun take no longer because of a fault."""
+    def end_pauses(self, fault: int) -> None:
+        """The syncs that have begun take no longer because of the fault with this number."""
         ...
 
     def struck(self, label: str, to: ReplyTo | None = None) -> None:
@@ -407,13 +407,11 @@ class BrokerFaultInjector:
             self._has_struck(planned, planned.line.when)
             raise StorageError("the disk refused to sync, by an injected fault")
 
-    def sync_takes(self, seconds: float) -> float:
-        """How much longer (s) a sync that took this long must take."""
-        longer = 0.0
+    def slower_syncs(self) -> dict[int, float]:
+        """By how many times its duration each fault makes a sync longer, by the numbers of the faults."""
         for planned in self.slow_syncs.values():
             self._has_struck(planned, planned.line.when)
-            longer += seconds * (planned.line.do.amount - 1)
-        return longer
+        return {number: planned.line.do.amount - 1 for number, planned in self.slow_syncs.items()}
 
     # --- striking and undoing -------------------------------------------------------------------------------
 
@@ -562,7 +560,7 @@ class BrokerFaultInjector:
     def _speed_disk_up(self, planned: PlannedFault) -> None:
         del self.slow_syncs[planned.number]
         if self._site is not None:
-            self._site.end_pauses()
+            self._site.end_pauses(planned.number)
 
     def _break_disk(self, planned: PlannedFault, do: Action) -> bool:
         """It strikes with the first operation that fails."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from queue import SimpleQueue
 from typing import Final, NamedTuple, Self
@@ -25,6 +25,7 @@ from fencepost.journal.journal import Journal
 from fencepost.protocol.terms import TopicPartition
 
 THREADS_MAX: Final = 8  # logs that are synced at the same time
+NOT_SLOWER: Final[Mapping[int, float]] = {}
 pause: Final = threading.Event.wait  # of a slow disk, for so many seconds or until its fault ends
 
 
@@ -36,14 +37,21 @@ class SyncEnded(NamedTuple):
     took_ms: float
 
 
+class _Slowdown(NamedTuple):
+    """A fault that makes a sync longer by so many times its duration, unless the fault ends before."""
+
+    times: float
+    ended: threading.Event
+
+
 class SyncThreads:
     """Threads for the syncs of logs. They start when they are needed, and end with the `with` block."""
 
     def __init__(self) -> None:
         self.syncing: set[TopicPartition] = set()
         self.is_paused = False
-        self._waiting: SimpleQueue[tuple[Journal, float, threading.Event] | None] = SimpleQueue()
-        self._slow_no_more = threading.Event()  # for the syncs until the next `end_pauses`
+        self._waiting: SimpleQueue[tuple[Journal, list[_Slowdown]] | None] = SimpleQueue()
+        self._faults_ended: dict[int, threading.Event] = {}  # of the faults that slow the disk down
         self._ended: deque[SyncEnded] = deque()
         self._threads: list[threading.Thread] = []
         self._idle = trio.lowlevel.ParkingLot()
@@ -55,7 +63,8 @@ class SyncThreads:
     def __exit__(self, *_problem: object) -> None:
         """Wait for the syncs that are under way: their files are closed after this."""
         self._wake = lambda: None
-        self.end_pauses()
+        for fault in list(self._faults_ended):
+            self.end_pauses(fault)
         for _each in self._threads:
             self._waiting.put(None)
         for thread in self._threads:
@@ -65,19 +74,25 @@ class SyncThreads:
         """Call `wake`, in any thread, whenever a sync has ended."""
         self._wake = wake
 
-    def sync(self, journal: Journal, *, slower: float = 0) -> None:
-        """Sync a log that is not being synced. A fault may make it longer by `slower` times its duration."""
+    def sync(self, journal: Journal, *, slower: Mapping[int, float] = NOT_SLOWER) -> None:
+        """Sync a log that is not being synced. Faults, by their numbers, may make it longer by so many times
+        its duration.
+        """
         self.syncing.add(journal.partition)
         if len(self._threads) < min(len(self.syncing), THREADS_MAX):
             thread = threading.Thread(target=self._work, name="fencepost-sync", daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._waiting.put((journal, slower, self._slow_no_more))
+        ended = self._faults_ended
+        slowdowns = [
+            _Slowdown(times, ended.setdefault(fault, threading.Event())) for fault, times in slower.items()
+        ]
+        self._waiting.put((journal, slowdowns))
 
-    def end_pauses(self) -> None:
-        """The syncs that have begun take no longer because of a fault."""
-        ended, self._slow_no_more = self._slow_no_more, threading.Event()
-        ended.set()
+    def end_pauses(self, fault: int) -> None:
+        """The syncs that have begun take no longer because of this fault."""
+        if (ended := self._faults_ended.pop(fault, None)) is not None:
+            ended.set()
 
     def take(self) -> list[SyncEnded]:
         """The syncs that have ended since the last call."""
@@ -104,12 +119,12 @@ class SyncThreads:
 
     def _work(self) -> None:
         while (wanted := self._waiting.get()) is not None:
-            (journal, slower, slow_no_more), began_ns = wanted, time.monotonic_ns()
+            (journal, slowdowns), began_ns = wanted, time.monotonic_ns()
             try:
                 result: int | Exception = journal.sync()
-                if slower:
-                    longer_s = slower * (time.monotonic_ns() - began_ns) / 1e9
-                    pause(slow_no_more, min(longer_s, threading.TIMEOUT_MAX))
+                took_s = (time.monotonic_ns() - began_ns) / 1e9
+                for slowdown in slowdowns:
+                    pause(slowdown.ended, min(slowdown.times * took_s, threading.TIMEOUT_MAX))
             except Exception as problem:  # noqa: BLE001 - raised again in the trio thread unless it is the disk
                 result = problem
             self._ended.append(SyncEnded(journal, result, (time.monotonic_ns() - began_ns) / 1e6))

@@ -137,8 +137,8 @@ IDLE_FAULTS: Final = (
     ),
     _idle(
         ActionKind.SLOW_DISK,
-        "sync_takes",
-        {"longer += seconds * (planned.line.do.amount - 1)": "pass"},
+        "slower_syncs",
+        {"in self.slow_syncs.items()": "in ()"},
         test_faults.test_a_slow_disk_makes_syncs_take_longer,
     ),
     _idle(

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
@@ -356,6 +357,28 @@ def test_a_sync_that_has_begun_is_slow_no_longer_than_its_fault(how: str, tmp_pa
         assert stored(broker) == [b"a"]
 
 
+def test_the_end_of_a_slow_disk_ends_no_pause_of_another_fault(tmp_path: Path) -> None:
+    pauses: SimpleQueue[Event] = SimpleQueue()
+
+    def pause(ended: Event, _seconds: float) -> None:
+        pauses.put(ended)
+        ended.wait()
+
+    with pytest.MonkeyPatch.context() as patch, served(sync="all", directory=tmp_path) as broker:
+        patch.setattr(sync_threads, "pause", pause)
+        when = broker.faults.when("t-0 appends data")
+        one, two = (when.do(f"slow disk of broker {times} times") for times in (2, 3))
+        with producer(broker) as app:
+            sent = app.send("t", b"a")
+            first = pauses.get(timeout=PATIENCE_S)
+            two.end()
+            assert not first.is_set()
+            one.end()
+            assert first.is_set()
+            sent.result(PATIENCE_S * 1000)
+        assert pauses.get(timeout=PATIENCE_S).is_set(), "the second fault ended before its pause began"
+
+
 @pytest.mark.parametrize("slower", [1e12, 1e30])
 def test_a_stop_does_not_wait_for_a_slow_disk(slower: float) -> None:
     """Nor for one that is slower than a thread can wait."""
@@ -368,7 +391,7 @@ def test_a_stop_does_not_wait_for_a_slow_disk(slower: float) -> None:
 
     with pytest.MonkeyPatch.context() as patch, sync_threads.SyncThreads() as syncs:
         patch.setattr(Journal, "sync", sync)
-        syncs.sync(journal, slower=slower)
+        syncs.sync(journal, slower={1: slower})
         assert begun.wait(PATIENCE_S)
     assert [sync.result for sync in syncs.take()] == [0]
 
