@@ -4,6 +4,9 @@ Rule: THINK HARD before changing the tables below; each check is shown to catch 
 """
 
 import shutil
+import subprocess
+import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -256,3 +259,21 @@ def test_the_links_at_the_top_lead_into_the_package() -> None:
     )
     assert {path.name for path in links} == expected
     assert all(path.readlink() == Path(PACKAGE, path.name) for path in links)
+
+
+def test_the_static_checks_read_our_places_and_no_program_that_a_user_saves_beside_them(
+    tmp_path: Path,
+) -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    places = config["tool"]["pyright"]["include"]
+    shipped = [ROOT / name for name in config["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]]
+    assert places == sorted(path.name for path in shipped if any(path.rglob("*.py*")))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in [*(f"{place}/ours.py" for place in places), "billing.py", "shop/app.py"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('"""A module."""\n')
+    ruff = [str(Path(sys.executable).with_name("ruff")), "check", "--no-cache", "--show-files", "."]
+    listed = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.split()
+    assert sorted(str(Path(path).relative_to(tmp_path.resolve())) for path in listed) == sorted(
+        ["pyproject.toml", *(f"{place}/ours.py" for place in places)]
+    )
