@@ -6,7 +6,7 @@
 // Rule: rows have one height and each step has one row, so the part in sight follows from the scroll position
 // alone: whatever crosses it is found through CHUNKs of rows, never by walking the whole run.
 
-import { LETTER, lettersOf } from "lab/letters.js";
+import { LETTER, lettersOf, partsOf } from "lab/letters.js";
 import { placeAt } from "lab/run.js";
 import { milliseconds, shortName } from "lab/words.js";
 
@@ -14,6 +14,7 @@ const CHUNK = 64;
 // px at a row of 22 px: the least and the usual width of a lane, and of a transaction or a log.
 const LANE = [50, 84];
 const NARROW = [28, 42];
+const WIDE_MOST = 150; // what a word of a name above a lane may ask for
 const WORDS = 34; // letters: the room for words that all lanes together have at least, if their usual width gives it
 const NARROW_MOST = 90; // what a name above one may ask for
 const WORDED = 17.4; // letters: a transaction with less room than its longest state needs has its words elsewhere
@@ -22,6 +23,7 @@ const CELLS_MIN = 10;
 const TYPE = 0.58; // the size of letters, in rows
 const NAME_LINES = 2; // of a name above a column of usual width
 const PADDING = 0.5; // letters, of a name
+const WORD_PADDING = 0.7; // of a word, for which a column that is a little narrower than usual still has room
 
 export class Geometry {
   constructor(run, rows, { width, unit }) {
@@ -158,7 +160,9 @@ function total(kinds, size) {
 function columnsOf(run, unit) {
   const letter = unit * TYPE * LETTER;
   const scaled = (px) => (px * unit) / 22;
-  const named = (names) => (Math.max(0, ...names.map(lettersOf)) / NAME_LINES + PADDING) * letter;
+  const longest = (names) => Math.max(0, ...names.map(lettersOf));
+  const word = (names) => (longest(names.flatMap(partsOf)) + WORD_PADDING) * letter;
+  const named = (names) => Math.max((longest(names) / NAME_LINES + PADDING) * letter, word(names));
   const narrow = (names) => ({
     count: names.length,
     least: scaled(NARROW[0]),
@@ -166,7 +170,8 @@ function columnsOf(run, unit) {
   });
   const end = milliseconds(run.steps.at(-1)?.at ?? 0);
   const count = run.document.participants?.length || 1;
-  const [least, usual] = LANE.map(scaled);
+  const least = scaled(LANE[0]);
+  const usual = Math.max(scaled(LANE[1]), Math.min(word((run.document.participants ?? []).map(({ name }) => name)), scaled(WIDE_MOST)));
   return {
     time: (Math.max(end.length, 6) * 0.88 + 3.8) * letter, // the cross of a broken rule stands before it
     lanes: { count, least: Math.min(usual, Math.max(least, (WORDS * letter) / count)), usual },

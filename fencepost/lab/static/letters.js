@@ -26,6 +26,29 @@ export function briefName(given, letters) {
   return lettersOf(name) <= letters ? name : shortened(name, letters - END) + [...name].slice(-END).join("");
 }
 
+// The parts of a name, between which a line of it may end.
+export function partsOf(name) {
+  return escaped(name).split(/(?<=[-._:/@ ])/);
+}
+
+// How many lines a name needs in a column of so many letters; a part that is longer than the column is broken.
+export function lineCount(name, letters) {
+  let [lines, used] = [0, Infinity];
+  for (const part of partsOf(name)) {
+    const wide = lettersOf(part.trimEnd());
+    const own = Math.ceil(wide / letters);
+    [lines, used] = used + wide <= letters ? [lines, used + lettersOf(part)] : [lines + own, lettersOf(part) - (own - 1) * letters];
+  }
+  return lines;
+}
+
+// A name cut in its middle, until it needs no more than so many lines.
+export function nameInLines(name, letters, lines) {
+  let room = letters * lines;
+  while (room > letters && lineCount(briefName(name, room), letters) > lines) room -= 1;
+  return briefName(name, room);
+}
+
 // As much of a text as fits into so many letters, with an ellipsis for the rest.
 export function shortened(given, letters) {
   const text = escaped(given);

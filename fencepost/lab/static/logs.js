@@ -9,7 +9,7 @@ import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { lettersOf, shortened } from "lab/letters.js";
 import { Panel } from "lab/panel.js";
 import { breachesOf, logAt, records, STATES, stateOf, strip } from "lab/batches.js";
-import { producerName, producerStyle, shortName, spaced } from "lab/words.js";
+import { breakable, producerName, producerStyle, shortName, spaced } from "lab/words.js";
 import { placeAt } from "lab/run.js";
 
 const [CELL, CELL_MAX, LETTER] = [3.4, 9, 0.72]; // rem: a record's width, at least and at most, and a letter's
@@ -43,7 +43,7 @@ function Strip({ run, step, partition, state, cells: limit }) {
   return html`
     <div class="strip">
       <h3>
-        ${shortName(partition)}<small class="bounds">LSO ${log.lso} HW ${log.hw}</small>
+        ${breakable(shortName(partition))}<small class="bounds">LSO ${log.lso} HW ${log.hw}</small>
         <small>${before > 0 ? `${before} before` : ""}</small>
       </h3>
       <ol class=${`cells ${isBreached ? "breached" : ""}`} role="list" aria-label=${name}>

@@ -1,5 +1,8 @@
 // Numbers and names in words. Rule: the words alone tell the story; colour and shape repeat it.
 
+import { html } from "lab/html.js";
+import { partsOf } from "lab/letters.js";
+
 export const PRODUCER_COLOURS = 6;
 
 export function milliseconds(at) {
@@ -15,6 +18,11 @@ export function producerName(run, id) {
 // A partition without what every internal topic's name begins with.
 export function shortName(partition) {
   return partition.replace(/^__consumer_/, "");
+}
+
+// A name whose lines end after its signs.
+export function breakable(name) {
+  return partsOf(name).flatMap((part, place) => (place ? [html`<wbr />`, part] : part));
 }
 
 export function spaced(state) {

@@ -371,6 +371,38 @@ def test_long_names_stay_in_their_places(page: Page, tmp_path: Path) -> None:
     assert run.evaluate(f"{table}.scrollWidth - {table}.clientWidth") == 0
 
 
+BROKEN_WORDS: Final = """() => [...document.querySelectorAll(".head")].flatMap((head) => [...head.childNodes])
+  .filter((part) => part.nodeType === Node.TEXT_NODE).filter((part) => {
+    const place = document.createRange();
+    place.selectNode(part);
+    const across = getComputedStyle(part.parentElement).writingMode === "horizontal-tb" ? "top" : "left";
+    return new Set([...place.getClientRects()].map((line) => Math.round(line[across]))).size > 1;
+  }).map((part) => part.nodeValue)"""
+
+
+@pytest.mark.parametrize("width", [360, 900, 1366])
+def test_names_above_columns_break_after_their_words(page: Page, tmp_path: Path, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    topics = [
+        f"{word}.europe-{number}" for word in ("incoming", "audit", "stock_levels") for number in range(3)
+    ]
+    story = scenario("names").cluster(topics=dict.fromkeys(topics, 1))
+    for number, name in enumerate(("application-10", "reconciliation", "p")):
+        sends = [f"send {topic}-0 {number}" for topic in topics]
+        story = story.producer(
+            name, "init", "begin", *sends, "commit", transactional_id=f"{name}-of-the-shop"
+        )
+    [case] = cases(story.scenario())
+    run = RunPage.opened(page, tmp_path, [record(case)])
+    assert run.evaluate(BROKEN_WORDS) == []
+    heads = page.locator(".head.log")
+    expect(heads).to_have_count(len(topics))
+    tall = run.evaluate(
+        "[...document.querySelectorAll('.head')].map((it) => it.scrollHeight - it.clientHeight)"
+    )
+    assert max(tall) <= 1
+
+
 def test_a_text_is_cut_where_it_has_no_room_and_never_within_a_sign(page: Page, tmp_path: Path) -> None:
     """A family is one sign for people, and eight letters for JavaScript."""
     family = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
