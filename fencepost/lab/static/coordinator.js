@@ -22,7 +22,8 @@ const [COLUMN, ROW, WIDE, HIGH] = [216, 78, 192, 36];
 
 export function Coordinator({ run, step, state }) {
   const [chosen, choose] = useState(""); // none: the latest
-  const latest = lately(run, step);
+  const keys = run.transactions.map((id) => `txn/${id}`);
+  const latest = run.latest(keys, step)?.slice("txn/".length) ?? null;
   if (latest === null)
     return html`<${Panel} id="panel-coordinator" title="Transaction coordinator"><p class="more">This run has no transactions${run.document.source === "broker" ? " yet" : ""}.</p><//>`;
   const isKnown = run.transactions.includes(chosen); // another run may not have it
@@ -122,15 +123,6 @@ function pairs(arrows) {
     ...same[0],
     inputs: [...new Set(same.map(({ input }) => input))],
   }));
-}
-
-// The transaction that changed last before or at a step; before the first change, the first there is.
-function lately(run, step) {
-  const newest = (id) => {
-    const all = run.changed.get(`txn/${id}`) ?? [];
-    return all[placeAt(all, step)]?.step ?? -1;
-  };
-  return run.transactions.toSorted((a, b) => newest(b) - newest(a))[0] ?? null;
 }
 
 // The current state and the one before it.

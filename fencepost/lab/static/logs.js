@@ -7,8 +7,9 @@
 import { html } from "lab/html.js";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { lettersOf, shortened } from "lab/letters.js";
-import { Panel } from "lab/panel.js";
+import { crowded, Panel } from "lab/panel.js";
 import { breachesOf, logAt, records, STATES, stateOf, strip } from "lab/batches.js";
+import { useName } from "lab/side_name.js";
 import { breakable, producerName, producerStyle, shortName, spaced } from "lab/words.js";
 import { placeAt } from "lab/run.js";
 
@@ -22,17 +23,19 @@ export function Logs({ run, version, step, state }) {
   const strips = useRef(null);
   const wide = useMemo(() => cellWidth(run), [run, version]);
   const cells = useCells(strips, wide);
+  const keys = [...run.partitions.map((name) => `log/${name}`), ...run.transactions.map((id) => `txn/${id}`)];
+  const latest = run.latest(keys, step);
   return html`
     <${Panel} id="panel-logs" title="Logs" kind="logs">
-      <div ref=${strips} class=${`strips ${run.partitions.length > ROOMY ? "many" : ""}`} style=${{ "--cell": wide }}>
+      <div ref=${strips} class=${`strips ${run.partitions.length > ROOMY ? "many" : ""}`} style=${{ "--cell": wide }} ...${crowded(keys.length, useName("All logs"))}>
         ${run.partitions.length === 0 && html`<p class="more">No log has a record yet.</p>`}
-        ${run.partitions.map((partition) => html`<${Strip} key=${partition} run=${run} step=${step} partition=${partition} state=${state} cells=${cells} />`)}
-        ${run.transactions.map((id) => html`<${TransactionLog} key=${id} run=${run} step=${step} id=${id} />`)}
+        ${run.partitions.map((partition) => html`<${Strip} key=${partition} run=${run} step=${step} partition=${partition} state=${state} cells=${cells} isLatest=${latest === `log/${partition}`} />`)}
+        ${run.transactions.map((id) => html`<${TransactionLog} key=${id} run=${run} step=${step} id=${id} isLatest=${latest === `txn/${id}`} />`)}
       </div>
     <//>`;
 }
 
-function Strip({ run, step, partition, state, cells: limit }) {
+function Strip({ run, step, partition, state, cells: limit, isLatest }) {
   const log = state[`log/${partition}`] ?? { end: 0, lso: 0, hw: 0 };
   const { cells, cellOf } = strip(logAt(run, partition, step, limit), limit);
   const before = cells.length ? cells[0].offset : 0;
@@ -41,7 +44,7 @@ function Strip({ run, step, partition, state, cells: limit }) {
   const isBreached = (run.document.broken ?? []).some(({ batch }) => run.batches[batch]?.partition === partition);
   const name = `Log of ${partition}: last stable offset ${log.lso}, high watermark ${log.hw}`;
   return html`
-    <div class="strip">
+    <div class="strip" data-latest=${isLatest || null}>
       <h3>
         ${breakable(shortName(partition))}<small class="bounds">LSO ${log.lso} HW ${log.hw}</small>
         <small>${before > 0 ? `${before} before` : ""}</small>
@@ -91,7 +94,7 @@ function readersOf(run, state, partition) {
   return found.map(([key, offset]) => ({ name: key.slice(7, -partition.length - 1), offset }));
 }
 
-function TransactionLog({ run, step, id }) {
+function TransactionLog({ run, step, id, isLatest }) {
   const known = run.changed.get(`txn/${id}`) ?? [];
   const states = known.slice(0, placeAt(known, step) + 1).filter(({ value }) => value);
   const all = states.map(({ value }) => ({ state: spaced(value.state), rest: `${value.producer}/${value.epoch}${partitionsOf(value)}` }));
@@ -99,7 +102,7 @@ function TransactionLog({ run, step, id }) {
   const written = all.filter(({ state, rest }, place) => state !== all[place - 1]?.state || rest !== all[place - 1].rest);
   const shown = written.slice(-WORDS);
   return html`
-    <div class="strip words">
+    <div class="strip words" data-latest=${isLatest || null}>
       <h3>__transaction_state <small>${id}</small></h3>
       <ol class="said" aria-label=${`What the transaction log says of ${id}`}>
         ${written.length > WORDS && html`<li class="more">…</li>`}

@@ -291,7 +291,14 @@ function append(geometry, step, line, { first, last }) {
   const [x, end] = [at(batch.first), Math.max(at(batch.last + 1), at(batch.first) + 3)];
   if (batch.last < low) return null;
   return html`${guide(geometry, from, x, line)}${box(geometry, batch, line, x, end - x, cell)}
-    ${batchLabel(geometry, batch, end, line)}`;
+    ${batchLabel(geometry, batch, end, line)}${farWords(geometry, step, line, batch.partition)}`;
+}
+
+// What happens to a log whose column is out of sight until one scrolls stands beside the node, too.
+function farWords(geometry, step, line, partition) {
+  const x = geometry.lanes.get(step.lane);
+  const isFar = geometry.logs.get(partition) + geometry.log > geometry.edge + 1;
+  return isFar && x !== undefined && beside(geometry, x, line, { text: step.note, side: -1 });
 }
 
 // From the node that appends to the log.
@@ -337,8 +344,10 @@ function box(geometry, batch, line, x, wide, cell) {
     ${batch.gone != null && html`<path class="cross" d=${crossAt(x + wide / 2, y + high / 2, unit * 0.26)} />`}`;
 }
 
-function moved() {
-  return null; // the bounds themselves are the mark
+// The bounds themselves are the mark.
+function moved(geometry, step, line) {
+  const partition = Object.keys(step.changes).find((key) => key.startsWith("log/"))?.slice(4);
+  return geometry.logs.has(partition) && farWords(geometry, step, line, partition);
 }
 
 function coordinated(geometry, step, line) {

@@ -1,7 +1,8 @@
 // What readers of either isolation level see at the selected step, side by side, and where each stands.
 
 import { html } from "lab/html.js";
-import { Panel } from "lab/panel.js";
+import { crowded, Panel } from "lab/panel.js";
+import { useName } from "lab/side_name.js";
 import { producerStyle } from "lab/words.js";
 import { breachesOf, logAt, visible } from "lab/batches.js";
 
@@ -15,15 +16,16 @@ const LEVELS = {
 export function Readers({ run, step, state }) {
   const partitions = run.partitions.filter((name) => !name.startsWith("__"));
   const shown = { run, step, state };
+  const latest = run.latest(partitions.map((name) => `log/${name}`), step);
   return html`
     <${Panel} id="panel-readers" title="What readers see" kind="readers">
-      <div class="columns">
+      <div class="columns" ...${crowded(partitions.length, useName("All partitions"))}>
         ${Object.entries(LEVELS).map(
           ([isolation, words]) => html`
           <div class=${`reader ${isolation}`} key=${isolation}>
             <h3 title=${words}>${isolation}</h3>
             ${partitions.length === 0 && html`<p class="more">nothing yet</p>`}
-            ${partitions.map((partition) => html`<${Sight} key=${partition} ...${shown} partition=${partition} isolation=${isolation} />`)}
+            ${partitions.map((partition) => html`<${Sight} key=${partition} ...${shown} partition=${partition} isolation=${isolation} isLatest=${latest === `log/${partition}`} />`)}
             ${consumersOf(run, state, isolation).map(({ name, where }) => html`<p class="consumer"><b>${name}</b> next reads ${where}</p>`)}
           </div>`,
         )}
@@ -31,7 +33,7 @@ export function Readers({ run, step, state }) {
     <//>`;
 }
 
-function Sight({ run, step, state, partition, isolation }) {
+function Sight({ run, step, state, partition, isolation, isLatest }) {
   const log = state[`log/${partition}`] ?? { lso: 0, hw: 0 };
   const seen = visible(logAt(run, partition, step, BATCHES), step, log, isolation);
   const committed = isolation === "read_committed";
@@ -39,7 +41,7 @@ function Sight({ run, step, state, partition, isolation }) {
   const waiting =
     committed && log.hw > log.lso ? `waits at ${next}: a transaction is open there` : `next offset ${next}`;
   return html`
-    <div class="sight">
+    <div class="sight" data-latest=${isLatest || null}>
       <span class="name">${partition}</span>
       <ul aria-label=${`${isolation} readers see of ${partition}`}>
         ${seen.length > SHOWN && html`<li class="more">… earlier</li>`}

@@ -110,6 +110,17 @@ export class Run {
     return flag === "refusal" ? all.filter((step) => !ROUTINE.test(this.steps[step].note)) : all;
   }
 
+  // Of these state keys, the one that changed last before or at a step; before the first change, the first there is.
+  latest(keys, number) {
+    let [found, newest] = [keys[0] ?? null, -1];
+    for (const key of keys) {
+      const all = this.changed.get(key) ?? NOTHING;
+      const step = all[placeAt(all, number)]?.step ?? -1;
+      if (step > newest) [found, newest] = [key, step];
+    }
+    return found;
+  }
+
   answerOf(number) {
     return this.messages.get(this.answers.get(number)) ?? null;
   }

@@ -211,6 +211,66 @@ def test_the_filter_shows_one_transactional_id(page: Page, tmp_path: Path) -> No
     assert shown == sorted(set(shown))
 
 
+# --- many logs ----------------------------------------------------------------------------------------------
+
+OUTSIDE: Final = """panel => {
+  const row = document.querySelector(`[data-testid=${panel}] [data-latest]`);
+  const [inner, outer] = [row, row.closest("[data-crowded]")].map((each) => each.getBoundingClientRect());
+  return Math.max(outer.top - inner.top, inner.bottom - outer.bottom, 0);
+}"""
+PLACES: Final = """() => [...document.querySelectorAll(".strip, .sight, .leader tbody")]
+  .filter((each) => !each.dataset.latest).slice(0, 3).map((each) => each.getBoundingClientRect().top)"""
+
+
+@cache
+def crowd() -> RunDocument:
+    """A transaction that writes to forty partitions, one after the other."""
+    sends = [f"send t-{number} v{number}" for number in range(40)]
+    story = scenario("many logs").cluster(topics={"t": 40})
+    story = story.producer("p", "init", "begin", *sends, "commit", transactional_id="app")
+    [case] = cases(story.scenario())
+    return record(case)
+
+
+def append_to(partition: str) -> int:
+    """The step at which that run appends to a partition."""
+    found = [each["appended"] for each in crowd()["batches"] if each["partition"] == partition]
+    return found[0]
+
+
+def test_the_log_that_changes_is_in_sight_and_the_others_stay_where_they_are(
+    page: Page, tmp_path: Path
+) -> None:
+    run = RunPage.opened(page, tmp_path, [crowd()], link=f"step={append_to('t-20')}")
+    before = run.evaluate(PLACES)
+    for number in (20, 39, 25, 30):
+        run.evaluate(f"location.hash = 'step={append_to(f't-{number}')}'")
+        run.is_at(append_to(f"t-{number}"))
+        expect(page.locator(".strip[data-latest] h3")).to_contain_text(f"t-{number}")
+        expect(page.locator(".strip[data-latest]")).to_be_in_viewport(ratio=0.99)
+        for panel in ("panel-logs", "panel-readers", "panel-leader"):
+            assert page.evaluate(OUTSIDE, panel) < 1, f"{panel} at t-{number}"
+        run.sees("panel-space-time", f"[t-{number} 0 v{number}]")
+    assert run.evaluate(PLACES) == before
+    run.click("last")
+    expect(page.locator(".strip[data-latest]")).to_contain_text("Complete Commit")
+    expect(page.locator(".strip[data-latest]")).to_be_in_viewport(ratio=0.99)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_many_logs_are_accessible(page: Page, tmp_path: Path, scheme: str) -> None:
+    page.emulate_media(color_scheme=cast("Any", scheme), reduced_motion="reduce")
+    RunPage.opened(page, tmp_path, [crowd(), crowd()], link=f"step={append_to('t-20')}")
+    assert violations(page) == []
+
+
+def test_many_logs_are_printed_to_the_last(page: Page, tmp_path: Path) -> None:
+    run = RunPage.opened(page, tmp_path, [crowd()])
+    page.emulate_media(media="print")
+    cut = "(it) => it.scrollHeight > it.clientHeight + 1"
+    assert run.evaluate(f"[...document.querySelectorAll('[data-crowded]')].filter({cut}).length") == 0
+
+
 # --- looks --------------------------------------------------------------------------------------------------
 
 
