@@ -14,7 +14,10 @@ export function addressWith(values) {
   return `#${all}`.replaceAll("%2C", ",");
 }
 
-export function setAddress(values) {
+// With `isNew`, the browser's back button leads to the address of before.
+export function setAddress(values, isNew = false) {
   const address = addressWith(values);
-  if (address !== (window.location.hash || "#")) history.replaceState(null, "", address);
+  if (address === (window.location.hash || "#")) return;
+  if (isNew) history.pushState(null, "", address);
+  else history.replaceState(null, "", address);
 }

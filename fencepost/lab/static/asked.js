@@ -40,6 +40,11 @@ function parsed(key, words) {
   }
 }
 
+// Whether another run than this is asked for, and not only a change of it.
+export function isOther(asked, before) {
+  return ["scenario", "text", "variant"].some((key) => asked[key] !== before[key]);
+}
+
 // How many things were changed.
 export function changed(asked) {
   const switched = ["broken", "without_fixes", "transaction_version", "partition_verification"];

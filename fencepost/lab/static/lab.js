@@ -4,10 +4,10 @@
 // from the same seed. Nothing is simulated here.
 
 import { render } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { inAddress, setAddress } from "lab/address.js";
 import { Api } from "lab/api.js";
-import { altered, changed, fromWords, inWords, isNamed, plain, useAsked } from "lab/asked.js";
+import { altered, changed, fromWords, inWords, isNamed, isOther, plain, useAsked } from "lab/asked.js";
 import { Editor } from "lab/editor.js";
 import { escaped } from "lab/escaped.js";
 import { html } from "lab/html.js";
@@ -54,13 +54,14 @@ function Lab({ api, scenarios, vocabulary, first }) {
   useEffect(() => {
     let isAsked = true;
     setMenu(null);
-    setAddress(inWords(asked));
     setBusy(asked !== shown.asked);
     if (asked === shown.asked) return undefined;
     answered(api, asked)
       .then((answer) => {
         if (!isAsked) return;
         setProblem("");
+        if (isOther(asked, shown.asked)) setAddress({ ...inWords(asked), step: null }, true);
+        else setAddress(inWords(asked));
         setShown({ asked, ...answer });
         asking.accept();
         if (written.current === asked.text) setDraft("");
@@ -74,17 +75,21 @@ function Lab({ api, scenarios, vocabulary, first }) {
     return () => (isAsked = false);
   }, [asked]);
 
-  // Another run in the address: a link was pasted there, or one went back to it.
-  useEffect(() => {
-    const move = () => {
-      const [given, ours] = [inAddress(), inWords(asked)];
+  useEffect(() => setAddress(inWords(asked)), []);
+
+  // Another run in the address: a link was pasted there, or one went back to it. This listens before the player, for which
+  // the step of another run is not.
+  useLayoutEffect(() => {
+    const move = (event) => {
+      const [given, ours] = [inAddress(), inWords(shown.asked)];
       const isOurs = Object.keys(ours).every((key) => given.get(key) === ours[key]);
-      if (!isOurs && isNamed(given)) window.location.reload();
-      else setAddress(ours);
+      if (isOurs || !isNamed(given)) return setAddress(ours);
+      event.stopImmediatePropagation();
+      window.location.reload();
     };
     window.addEventListener("hashchange", move);
     return () => window.removeEventListener("hashchange", move);
-  }, [asked]);
+  }, [shown]);
 
   useEffect(() => {
     const press = (event) => {

@@ -301,6 +301,24 @@ def test_an_address_of_another_run_opens_that_run(run: RunPage, page: Page) -> N
     run.is_at(7)
 
 
+def test_the_buttons_of_the_browser_go_from_run_to_run(run: RunPage, page: Page) -> None:
+    """And each run is at the step at which it was left, also where the other one has fewer."""
+    page.locator("[data-scenario=late_end_txn]").click()
+    heading = page.get_by_role("heading", level=1)
+    expect(heading).to_have_text("late EndTxn")
+    run.by("scrub").fill("110")
+    run.is_at(110)
+    page.locator(f"[data-scenario={LOST_ACK}]").click()
+    expect(heading).to_have_text(re.compile("lost acknowledgement"))
+    assert int((run.by("step-counter").text_content() or "").split()[3][:2]) < 110
+    page.go_back()
+    expect(heading).to_have_text("late EndTxn")
+    run.is_at(110)
+    page.go_forward()
+    expect(heading).to_have_text(re.compile("lost acknowledgement"))
+    expect(page).to_have_url(re.compile(f"scenario={LOST_ACK}$"))
+
+
 @pytest.mark.parametrize(
     ("asked", "because"),
     [
