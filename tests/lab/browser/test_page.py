@@ -322,6 +322,15 @@ def test_a_printed_page_has_every_step(run: RunPage) -> None:
     assert len(run.page.pdf()) > 10_000
 
 
+def test_a_printed_page_has_the_lesson_and_the_moments_in_full(page: Page, tmp_path: Path) -> None:
+    RunPage.opened(page, tmp_path, [late()])
+    page.set_viewport_size({"width": 718, "height": 1000})  # of paper
+    page.emulate_media(media="print")
+    cut = "(it) => it.scrollWidth > it.clientWidth + 1 || it.scrollHeight > it.clientHeight + 1"
+    parts = "document.querySelectorAll('.moments, .moment .note, .lesson summary')"
+    assert page.evaluate(f"[...{parts}].filter({cut}).map((it) => it.textContent)") == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("sides", [1, 2])
 def test_a_page_is_accessible(page: Page, tmp_path: Path, scheme: str, sides: int) -> None:
