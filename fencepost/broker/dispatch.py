@@ -1,7 +1,7 @@
 """`step`: one input goes into a node, appends and effects come out. Tables map inputs to their handlers.
 
-Rule: a step never waits. It ends with the follow-up work inside the node (news of the cluster, due
-markers, readers with new data), because no later input would trigger it.
+Rule: a step never waits. It ends with the follow-up work inside the node (changes of the
+metadata, due markers, readers with new data), because no later input would trigger it.
 """
 
 # Theory of operation. One transaction of a current client, as steps of the nodes that serve it. Each line is
@@ -93,8 +93,8 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
         node.contain(problem, arrived)
     try:
         # Order matters: a coordinator that is dropped sends no more markers, and dropping wakes readers.
-        if node.news:
-            follower.act_on_news(node, now)
+        if node.metadata_changes:
+            follower.act_on_changes(node, now)
         if node.markers_due:
             markers.send_due_markers(node, now)
         if node.marked:
@@ -221,7 +221,7 @@ ANSWERS: Final[dict[type[InFlight], Callable[[Node, Any, Answered, int], None]]]
     InFlightOffsetsTopic: lambda node, in_flight, arrived, now: None,
     InFlightIdBlock: _take_producer_ids,
     InFlightRegistration: follower.answer_registration,
-    InFlightMetadataFetch: follower.answer_news,
+    InFlightMetadataFetch: follower.answer_metadata_fetch,
     InFlightElection: follower.answer_election,
 }
 

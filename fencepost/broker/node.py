@@ -157,7 +157,8 @@ class Node:
     logs: dict[TopicPartition, LeaderLog] = attrs.Factory(dict[TopicPartition, LeaderLog])
     cluster: Controller = attrs.Factory(Controller)
     following: Following = attrs.Factory(Following)
-    news: list[MetadataChange] = attrs.Factory(list[MetadataChange])  # durable; handled as the step ends
+    metadata_changes: list[MetadataChange] = attrs.Factory(list[MetadataChange])
+    """They are durable; `follower.act_on_changes` handles them as the step ends."""
     producer_ids: ProducerIds = attrs.Factory(ProducerIds)
     partial_replies: dict[Ticket, PartialReply] = attrs.Factory(dict[int, PartialReply])
     in_flight: dict[Token, InFlight] = attrs.Factory(dict[int, InFlight])
@@ -381,7 +382,7 @@ class Node:
                 case AfterAll():
                     self.after_all(effect.keys, effect.reply)
                 case Assign() | Remove() | Configure():
-                    self.news.append(effect)  # handled as the step ends
+                    self.metadata_changes.append(effect)  # handled as the step ends
                 case _:
                     self.outcome.effects.append(effect)
 
@@ -436,7 +437,7 @@ class Node:
                 self.reply(to, refused)
         if isinstance(log.coordinator, Controller):
             # Once its log has been read again, `cluster.handlers.resume` issues all that is still to be done.
-            self.news.clear()
+            self.metadata_changes.clear()
         self.mark_readers(log.partition.key)
 
     @contextmanager

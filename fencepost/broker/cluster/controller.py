@@ -181,7 +181,7 @@ def apply(state: Controller, records: Sequence[ClusterRecord]) -> list[MetadataC
 
 
 def _apply(state: Controller, records: Iterable[ClusterRecord]) -> list[MetadataChange]:
-    news: list[MetadataChange] = []
+    changes: list[MetadataChange] = []
     for record in records:
         match record:
             case TopicCreated():
@@ -192,11 +192,11 @@ def _apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Metadata
                 state.names[record.topic_id] = record.topic
                 state.newest_topic_number = max(state.newest_topic_number, topic_number(record.topic_id))
             case TopicConfigured():
-                news.extend(_configure(state.topics[record.topic], record))
+                changes.extend(_configure(state.topics[record.topic], record))
             case TopicRemoved():
-                news.extend(_remove(state, record.topic_id))
+                changes.extend(_remove(state, record.topic_id))
             case PartitionCreated() | LeaderChanged():
-                news.append(_assign(state, record))
+                changes.append(_assign(state, record))
             case ProducerIdsAllocated():
                 state.next_producer_id = record.next_producer_id
             case BrokerRegistered():
@@ -204,7 +204,7 @@ def _apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Metadata
                 state.brokers[record.node_id] = address
             case ClusterSnapshot():
                 raise AssertionError("a snapshot is a batch of its own")
-    return news
+    return changes
 
 
 def present_changes(state: Controller) -> list[MetadataChange]:

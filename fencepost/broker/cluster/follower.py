@@ -46,7 +46,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.terms import METADATA_PARTITION, NO_OFFSET, IsolationLevel, TopicPartition
 
-NEWS_BYTES_MAX: Final = 8 * 1024 * 1024  # KafkaRaftClient.MAX_FETCH_SIZE_BYTES
+METADATA_BYTES_MAX: Final = 8 * 1024 * 1024  # KafkaRaftClient.MAX_FETCH_SIZE_BYTES
 
 # After these errors a retry is pointless: the election took place, or the partition is no longer ours.
 _NO_ELECTION: Final = frozenset(
@@ -68,30 +68,30 @@ def answer_registration(node: Node, in_flight: InFlightRegistration, answer: Ans
     """Begin to fetch the metadata log once the registration is accepted."""
     if isinstance(answer.body, m.BrokerRegistrationReply):
         node.following.broker_epoch = answer.body.broker_epoch
-        _ask_for_news(node)
+        _fetch_metadata(node)
     else:
         _ask_later(node, now)
 
 
-def _ask_for_news(node: Node) -> None:
+def _fetch_metadata(node: Node) -> None:
     part = m.FetchPartition(
         topic=METADATA_PARTITION.topic,
         partition=METADATA_PARTITION.partition,
         fetch_offset=node.following.offset,
-        max_bytes=NEWS_BYTES_MAX,
+        max_bytes=METADATA_BYTES_MAX,
     )
     request = m.Fetch(
         max_wait_ms=node.settings.metadata_max_wait_ms,
         min_bytes=1,
-        max_bytes=NEWS_BYTES_MAX,
+        max_bytes=METADATA_BYTES_MAX,
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
         partitions=(part,),
     )
     node.ask(node.settings.controller_id, request, InFlightMetadataFetch())
 
 
-def answer_news(node: Node, in_flight: InFlightMetadataFetch, answer: Answered, now: int) -> None:
-    """Apply fetched records; `act_on_news` handles this node's own partitions as the step ends."""
+def answer_metadata_fetch(node: Node, in_flight: InFlightMetadataFetch, answer: Answered, now: int) -> None:
+    """Apply fetched records; `act_on_changes` handles this node's own partitions as the step ends."""
     found = answer.body.partitions[0] if isinstance(answer.body, m.FetchReply) else None
     if found is not None and found.error is NO_ERROR:
         try:
@@ -103,7 +103,7 @@ def answer_news(node: Node, in_flight: InFlightMetadataFetch, answer: Answered, 
             _ask_later(node, now)
         else:
             if is_complete:
-                _ask_for_news(node)
+                _fetch_metadata(node)
             else:
                 _start_over(node)
     elif found is not None and found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -131,9 +131,9 @@ def _learn(node: Node, found: m.FetchedPartition) -> bool:
             return False
         check(found.records, at, header)  # the controller's disk may have changed what it once verified
         batch = memoryview(found.records)[at : at + header.size]
-        news = controller.apply(node.cluster, read_cluster_records(batch, header))
+        changes = controller.apply(node.cluster, read_cluster_records(batch, header))
         if header.base_offset >= following.broker_epoch:
-            node.news.extend(news)
+            node.metadata_changes.extend(changes)
         following.offset = header.next_offset
     return True
 
@@ -155,17 +155,17 @@ def ask_again_if_due(node: Node, now: int) -> None:
     if following.broker_epoch == NO_OFFSET:
         register(node)
     else:
-        _ask_for_news(node)
+        _fetch_metadata(node)
 
 
 # --- obeying the controller ------------------------------------------------------------------------------
 
 
-def act_on_news(node: Node, now: int) -> None:
+def act_on_changes(node: Node, now: int) -> None:
     """Lead the partitions that this node has been assigned, and drop those that it has lost."""
-    news, node.news = node.news, []
+    changes, node.metadata_changes = node.metadata_changes, []
     gone: set[str] = set()
-    for change in news:
+    for change in changes:
         log = node.logs.get(change.partition)
         match change:
             case Assign():

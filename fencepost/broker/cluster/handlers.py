@@ -165,7 +165,7 @@ def resume(node: Node) -> None:
     # Assignments that this node obeyed before it lost the logs: these are led again after an election.
     waiting = [why.partitions for why in node.in_flight.values() if isinstance(why, InFlightElection)]
     obeyed = node.damaged.union(node.reelections, *waiting)
-    node.news.extend(
+    node.metadata_changes.extend(
         change
         for change in controller.present_changes(node.cluster)
         if not isinstance(change, Assign) or _is_lost(node, change, obeyed)

@@ -139,9 +139,9 @@ def _bytes_wanted(request: m.Fetch) -> int:
 
 
 def _measure(node: Node, ticket: int, request: m.Fetch, plans: Iterable[FetchPlan]) -> None:
-    news = tuple([plan for plan in plans if plan.fetch_offset < plan.before])
-    if news:
-        effect = MeasureFetch(ticket=ticket, plans=news, enough=_bytes_wanted(request))
+    readable = tuple([plan for plan in plans if plan.fetch_offset < plan.before])
+    if readable:
+        effect = MeasureFetch(ticket=ticket, plans=readable, enough=_bytes_wanted(request))
         node.outcome.effects.append(effect)
 
 
@@ -226,9 +226,9 @@ def end_waits(node: Node, now: int) -> None:
 def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
     """Remove a parked fetch that is answered now, or whose connection is closed."""
     parked = node.fetches.pop(ticket)
-    parked_beside = node.fetches_of[parked.to.connection]
-    parked_beside.discard(ticket)
-    if not parked_beside:
+    of_connection = node.fetches_of[parked.to.connection]
+    of_connection.discard(ticket)
+    if not of_connection:
         del node.fetches_of[parked.to.connection]
     node.fetch_sizes.pop(ticket, None)
     for key in parked.parts:
