@@ -1,4 +1,4 @@
-"""Which acknowledged records are missing: compares a list of what producers were told with the log.
+"""Which acknowledged records are missing: compares a list of acknowledgements with the log.
 
 Rule: a record counts as acknowledged when its producer could rely on it: outside transactions with its
 acknowledgement, in a transaction with the success of the commit.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fencepost.audit.audit import load
+from fencepost.audit.audit import FINDINGS_MAX, load
 from fencepost.audit.rows import Row
 from fencepost.check.findings import Findings, Location
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ACK_SCHEMA: Final = "topic string, partition int, offset bigint, key string, broken string"
-TOLD_MAX: Final = 1_000  # findings; the rest is counted
 
 _MARKERS: Final = {"commit": "a commit marker", "abort": "an abort marker"}
 MISSING: Final = "the producer got an acknowledgement of this record"
@@ -29,32 +28,36 @@ TWICE: Final = "all but one of them were lost, or the file has a line twice"
 def missing_acks(spark: SparkSession, paths: Sequence[str], acks: Path) -> Findings:
     """Compares a file of JSON lines with `topic`, `partition`, `offset` and perhaps `key` with the log."""
     findings = Findings()
-    told = spark.read.schema(ACK_SCHEMA).option("columnNameOfCorruptRecord", "broken").json(str(acks)).cache()
-    unread = told.where("topic IS NULL OR partition IS NULL OR offset IS NULL").count()
+    acknowledged = (
+        spark.read.schema(ACK_SCHEMA).option("columnNameOfCorruptRecord", "broken").json(str(acks)).cache()
+    )
+    unread = acknowledged.where("topic IS NULL OR partition IS NULL OR offset IS NULL").count()
     if unread:
         what = f"{unread} {'line has' if unread == 1 else 'lines have'} no topic, no partition or no offset"
         findings.problem(Location(str(acks)), what, "they were not compared")
-    told = told.where("topic IS NOT NULL AND partition IS NOT NULL AND offset IS NOT NULL").drop("broken")
-    topics = sorted(row["topic"] for row in told.select("topic").distinct().collect())
+    acknowledged = acknowledged.where(
+        "topic IS NOT NULL AND partition IS NOT NULL AND offset IS NOT NULL"
+    ).drop("broken")
+    topics = sorted(row["topic"] for row in acknowledged.select("topic").distinct().collect())
     if not topics:
         if not unread:
             findings.note(Location(str(acks)), "it is empty", "no record was compared")
         return findings
-    places = told.groupBy("topic", "partition", "offset").count().where("count > 1")
-    repeated = places.orderBy("topic", "partition", "offset").limit(TOLD_MAX).collect()
-    told = told.distinct()
+    counts = acknowledged.groupBy("topic", "partition", "offset").count().where("count > 1")
+    repeated = counts.orderBy("topic", "partition", "offset").limit(FINDINGS_MAX).collect()
+    acknowledged = acknowledged.distinct()
     subscribe = ",".join(topics)
     records = load(spark, paths, "records", subscribe=subscribe).selectExpr(
         "topic", "partition", "offset", "CAST(key AS string) AS foundKey", "true AS found"
     )
-    joined = told.join(records, ["topic", "partition", "offset"], "left")
+    joined = acknowledged.join(records, ["topic", "partition", "offset"], "left")
     wrong = joined.where("found IS NULL OR (key IS NOT NULL AND NOT key <=> foundKey)")
     count = wrong.count()
-    some = wrong.orderBy("topic", "partition", "offset").limit(TOLD_MAX)
+    some = wrong.orderBy("topic", "partition", "offset").limit(FINDINGS_MAX)
     for row in _explained(spark, paths, some, subscribe):
-        _tell(row, findings)
-    if count > TOLD_MAX:
-        what = f"{count - TOLD_MAX} more acknowledged records are missing"
+        _report_missing(row, findings)
+    if count > FINDINGS_MAX:
+        what = f"{count - FINDINGS_MAX} more acknowledged records are missing"
         findings.problem(Location(str(acks)), what, MISSING)
     for row in repeated:
         location = Location(f"{row['topic']}-{row['partition']}", row["offset"])
@@ -81,7 +84,7 @@ def _explained(spark: SparkSession, paths: Sequence[str], wrong: DataFrame, subs
     return [row.asDict() for row in explained.collect()]
 
 
-def _tell(row: Row, findings: Findings) -> None:
+def _report_missing(row: Row, findings: Findings) -> None:
     location = Location(row["file"] or f"{row['topic']}-{row['partition']}", row["offset"])
     record = "the acknowledged record" + (f" with key {row['key']!r}" if row["key"] is not None else "")
     if row["found"]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 LOST = (
     "every reader stops here, or leaves these records out with failOnDataLoss=false; see `fencepost repair`"
 )
+FINDINGS_MAX: Final = 1_000  # of one kind, in the reports of acks.py and compare.py; the rest is counted
 TORN = "the transaction is committed in some partitions and not in others"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from fencepost.audit.audit import load
+from fencepost.audit.audit import FINDINGS_MAX, load
 from fencepost.audit.rows import Row
 from fencepost.check.findings import Findings, Location, counted
 from fencepost.journal.layouts import LogLayout
@@ -16,8 +16,6 @@ from fencepost.spark_bridge.partition_files import open_partition_files
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-TOLD_MAX: Final = 1_000  # findings; the rest is counted
 
 ONCE: Final = "the output does not have each input exactly once"
 ANONYMOUS: Final = "they cannot be told from each other, and were not compared"
@@ -47,10 +45,10 @@ def compare(
                     findings.problem(_location(layout, topic, row[f"{side}First"]), what, ANONYMOUS)
         wrong = wrong.where("by IS NOT NULL")
     count = wrong.count()
-    for row in wrong.orderBy("by").limit(TOLD_MAX).collect():
-        _tell(row.asDict(recursive=True), source, target, layout, findings)
-    if count > TOLD_MAX:
-        what = f"{count - TOLD_MAX} more values differ"
+    for row in wrong.orderBy("by").limit(FINDINGS_MAX).collect():
+        _report_difference(row.asDict(recursive=True), source, target, layout, findings)
+    if count > FINDINGS_MAX:
+        what = f"{count - FINDINGS_MAX} more values differ"
         findings.problem(Location(layout.location), what, ONCE)
     compared.unpersist()
     return findings
@@ -84,7 +82,7 @@ def _aggregates(side: str) -> list[Column]:
     return [functions.count("*").alias(side), first.alias(f"{side}First"), last.alias(f"{side}Last")]
 
 
-def _tell(row: Row, source: str, target: str, layout: LogLayout, findings: Findings) -> None:
+def _report_difference(row: Row, source: str, target: str, layout: LogLayout, findings: Findings) -> None:
     came, went, by = row["in"] or 0, row["out"] or 0, "null" if row["by"] is None else repr(row["by"])
     if not came:
         what = f"{by} occurs {_times(went)} in {target} and not in {source}"
