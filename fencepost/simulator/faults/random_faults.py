@@ -34,7 +34,7 @@ from fencepost.simulator.faults.damage import damageable
 from fencepost.simulator.faults.injector import FaultInjector, Strike
 from fencepost.simulator.world.events import MessageSent
 from fencepost.simulator.world.network import Channel, ReplyMessage, RequestMessage, SimulatedConnection
-from fencepost.simulator.world.nodes import CountedDeath, DeathPlace, SimulatedNode, led_by
+from fencepost.simulator.world.nodes import CountedDeath, DeathPlace, SimulatedNode, find_led
 from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
@@ -330,7 +330,7 @@ def _delay_marker(faults: RandomFaults) -> None:
         assert isinstance(coordinator, SimulatedNode), "only a coordinator sends markers"
         lasts_ms = choices.one_of(LATE_MARKERS_MS)
         _delay(faults, FaultKind.LATE_MARKER, connection, messages.WriteTxnMarkers, lasts_ms=lasts_ms)
-        led = () if coordinator.host is None else led_by(coordinator.host)
+        led = () if coordinator.host is None else find_led(coordinator.host)
         others = [node.participant for node in faults.world.nodes if node is not coordinator]
         for key in led:
             if key.topic == TRANSACTION_STATE_TOPIC:
@@ -417,7 +417,7 @@ def _fail_over(faults: RandomFaults) -> Strike | None:
         return None
     node = world.choices.one_of(able)
     assert node.host is not None, "a node that is up has a host"
-    led = led_by(node.host)
+    led = find_led(node.host)
     strike = faults.strike(FaultKind.FAILOVER, Action(kind=ActionKind.CRASH, who=node.participant))
     for partition in led:
         # By the injector, and not as a fault of its own: the moves belong to the failover, which is counted
@@ -429,7 +429,7 @@ def _fail_over(faults: RandomFaults) -> Strike | None:
 
 def _move(faults: RandomFaults) -> Strike | None:
     world = faults.world
-    able = [key for node in _up(world) if node.host is not None for key in led_by(node.host)]
+    able = [key for node in _up(world) if node.host is not None for key in find_led(node.host)]
     # Only the controller can lead its log.
     able = [key for key in able if key != METADATA_PARTITION]
     if not able or world.nodes[0].host is None or len(world.nodes) == 1:

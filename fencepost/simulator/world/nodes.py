@@ -166,7 +166,7 @@ class SimulatedNode(Participant):
         self.death = None
         # Now: the logs are still open, and what the host knew is compared with what the next leader reads.
         self.world.events.publish(NodeKilled(self, host, power_is_lost))
-        for key in led_by(host):
+        for key in find_led(host):
             self.journals.give_up(key, power_is_lost=power_is_lost)
         if power_is_lost:
             self.journals.lose_deletions()
@@ -395,8 +395,10 @@ def disk_of(participant: str) -> str:
     return f"disk of {participant}"
 
 
-def led_by(host: Host) -> list[TopicPartition]:
-    """The partitions that this host leads by the newest epoch: their logs die with its process."""
+def find_led(host: Host) -> list[TopicPartition]:
+    """The partitions that this host leads by the newest epoch: their logs die with its process. It opens the
+    logs that no node has open, which recovers them.
+    """
     return [key for key, log in host.node.logs.items() if _is_newest(host, key, log.partition.leader_epoch)]
 
 
