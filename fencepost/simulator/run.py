@@ -19,7 +19,7 @@ only when nothing can bring it back. The judges of steps look on from the first 
 without them a run that ends well could have been wrong in between.
 
 Damage to a disk is never healed. Once a damaged log was detected (judges/damage.py), the cluster need not
-make progress, but must not lie: phases end after some patience, and the judges demand everything that is not
+make progress, but must not lie: each phase has a timeout, and the judges demand everything that is not
 about getting done. As long as nothing was detected, the damage must be harmless, and every rule holds.
 
 A run ends in one of three ways: at the first breach (`keeps_going` is False: a search wants the first
@@ -69,7 +69,7 @@ from fencepost.simulator.world.world import Disordered, World
 CORE_FAILED: Final = "a core failed"
 JUDGE_FAILED: Final = "a judge failed"
 NOT_LIVE: Final = "liveness"
-DAMAGED_PATIENCE: Final = 3_000 * NS_PER_MS  # longer than a request takes that is retried
+DAMAGED_PHASE_TIMEOUT_NS: Final = 3_000 * NS_PER_MS  # longer than a request takes that is retried
 UNREACHABLE: Final = 1 << 62  # the end of a log that cannot be read
 KNOWN: Final = "known: "  # begins the mark of each known behaviour
 ENDED: Final = ("commit: ok", "abort: ok")  # marks of transactions whose process learned that they ended
@@ -213,8 +213,8 @@ class Run:
         self.world.speeds.clear()
 
     def _until(self, is_over: Callable[[], bool]) -> bool:
-        """Whether this became true before the patience of a run that keeps going, or of one whose disks were
-        damaged, was over.
+        """Run until `is_over` is true; returns whether it is. A phase times out after `phase_timeout_ms` in a
+        run that keeps going, and DAMAGED_PHASE_TIMEOUT_NS after damage to a disk was detected.
         """
         world = self.world
         keeps_going, damage = self.spec.keeps_going, self.damage
@@ -222,17 +222,16 @@ class Run:
             world.run_until(is_over)
             return True
         since = world.now
-        end = since + self.spec.patience_ms * NS_PER_MS if keeps_going else None
+        end = since + self.spec.phase_timeout_ms * NS_PER_MS if keeps_going else None
 
-        def has_waited() -> bool:
-            # From the later of both: each phase gets the patience, and so does damage that is noticed late in
-            # one.
+        def is_timed_out() -> bool:
+            # From the later of both, since damage may be noticed late in a phase.
             noticed = damage.detected_at
-            is_late = noticed is not None and world.now >= max(since, noticed) + DAMAGED_PATIENCE
+            is_late = noticed is not None and world.now >= max(since, noticed) + DAMAGED_PHASE_TIMEOUT_NS
             return is_late or (end is not None and world.now >= end)
 
         try:
-            world.run_until(lambda: has_waited() or is_over())
+            world.run_until(lambda: is_timed_out() or is_over())
         except Disordered as problem:
             # With an empty queue, a run that keeps going is at rest, finished or not.
             if keeps_going and world.queue:

@@ -67,7 +67,7 @@ class RunSpec:
     reaches: tuple[Point, ...] = ()
     drifts_ppm: tuple[int, ...] = ()
     keeps_going: bool = False  # after a breach
-    patience_ms: int = 0  # for each phase of a run that keeps going
+    phase_timeout_ms: int = 0  # of each phase of a run that keeps going
 
     @property
     def may_be_damaged(self) -> bool:

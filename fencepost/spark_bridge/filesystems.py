@@ -33,7 +33,7 @@ _CREDENTIALS: Final = {
     "ARROW_LIBHDFS_DIR or HADOOP_HOME/lib/native, and CLASSPATH as `hadoop classpath --glob` prints it",
 }
 REMOTE_SCHEMES: Final = frozenset({"s3", "gs", "abfs", "abfss", "hdfs", "viewfs", *_SPARKS_NAMES})
-_GCS_PATIENCE: Final = "retry_limit_seconds=60"  # instead of 15 minutes: nobody waits that long for an error
+_GCS_RETRY_LIMIT: Final = "retry_limit_seconds=60"  # not 15 minutes, which is too long to wait for an error
 
 
 def open_directories(paths: Sequence[str]) -> LogLayout:
@@ -97,7 +97,7 @@ def _filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
 
     scheme, rest = _scheme(uri), uri.partition("://")[2]
     if scheme == "gs" and "retry_limit_seconds" not in parse_qs(urlsplit(uri).query):
-        rest += ("&" if "?" in rest else "?") + _GCS_PATIENCE
+        rest += ("&" if "?" in rest else "?") + _GCS_RETRY_LIMIT
     try:
         return fs.FileSystem.from_uri(f"{scheme}://{rest}")
     except (OSError, ValueError, ImportError, pa.ArrowException) as problem:

@@ -15,8 +15,8 @@ table (tables.py).
 #     Member.due_ms    from a member's last request or reply       it leaves, unless it waits at a barrier
 #     pending          from the grant of a member id (KIP-394)     the id is forgotten
 #
-# A decision changes `turn.group` step by step. Nobody sees it before `carry_out` in handlers.py has made sure
-# that its record can be written.
+# A decision changes `turn.group` step by step. Nobody sees it before `_carry_out` in handlers.py has made
+# sure that its record can be written.
 
 from __future__ import annotations
 
@@ -45,9 +45,8 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.offsets_log import GroupRecord
 from fencepost.protocol.terms import NO_GENERATION, NO_MEMBER, GroupState
 
-# A join phase without any join is repeated; with a rebalance timeout of 0 it would be repeated without a
-# pause.
-PATIENCE_MS_MIN: Final = 100
+# A join phase that nobody joins is extended by the rebalance timeout; if that is 0, `expire` would never end.
+JOIN_PHASE_MS_MIN: Final = 100
 
 
 @attrs.define
@@ -196,8 +195,8 @@ def complete_join(turn: Turn) -> None:
     leader = _elected_leader(group)
     if leader is None and group.members:
         # Only absent static members are left: extend the phase until one joins or their sessions end.
-        patience_ms = max(group.rebalance_timeout_ms, PATIENCE_MS_MIN)
-        turn.group = attrs.evolve(group, join_due_ms=turn.now + patience_ms)
+        longer_ms = max(group.rebalance_timeout_ms, JOIN_PHASE_MS_MIN)
+        turn.group = attrs.evolve(group, join_due_ms=turn.now + longer_ms)
         return
     turn.group = attrs.evolve(
         group,

@@ -72,7 +72,7 @@ STRANGE: Final = "strange"
 # topics hold belongs to everybody.
 STRANGERS_MAY: Final = tuple(kind for kind in KINDS if kind is not WriteTxnMarkers)
 LISTS_PERMILLE: Final = 300  # of its requests
-STRANGE_PATIENCE_MS: Final = 100  # with a request: its fields may ask the broker to wait for weeks
+STRANGE_REQUEST_TIMEOUT_MS: Final = 100  # of a request whose fields may ask the broker to wait for weeks
 FLEETING: Final = "fleeting"  # deleted and created again
 TOPIC_LIVES_MS: Final = (300, 100, 1_000)
 TOPIC_GAPS_MS: Final = (0, 20, 300)  # between its deletion and its creation
@@ -85,7 +85,7 @@ FOR_EVER_MS: Final = 10**9
 NO_IDENTITY: Final = InitProducerIdReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
 REFUSED_MEMBER: Final = "commit of a replaced member refused"
 REPLACED: Final = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
-PATIENCE_MS: Final = 20  # the longest pause between two actions of a process
+PAUSE_MS_MAX: Final = 20  # the longest pause between two actions of a process
 
 
 @attrs.frozen(kw_only=True)
@@ -174,7 +174,7 @@ class Runner(Actor):
 
     def rests(self) -> Script[None]:
         """Usually no pause, sometimes one of a few milliseconds."""
-        pause = self.choices.below(PATIENCE_MS + 1) if self.choices.happens(300) else 0
+        pause = self.choices.below(PAUSE_MS_MAX + 1) if self.choices.happens(300) else 0
         if pause:
             yield pause
 
@@ -189,7 +189,7 @@ def own(runner: Runner) -> Script[Sender | None]:
         if failure.kind is ProducerFenced:
             runner.world.marks["fenced at init"] += 1
             return None
-        yield PATIENCE_MS
+        yield PAUSE_MS_MAX
 
 
 # --- transactional writers ----------------------------------------------------------------------------------
@@ -314,7 +314,9 @@ def stranger(runner: Runner, count: int, *, others: tuple[TopicPartition, ...]) 
     other clients see must not change; the rest ask for offsets in the partitions of the `others`.
     """
     process = runner.process
-    calls = process.request_calls(request_timeout_ms=REQUEST_TIMEOUT_MS, api_timeout_ms=STRANGE_PATIENCE_MS)
+    calls = process.request_calls(
+        request_timeout_ms=REQUEST_TIMEOUT_MS, api_timeout_ms=STRANGE_REQUEST_TIMEOUT_MS
+    )
     name = process.participant
     own = Names(topics=(STRANGE,), groups=(name,), transactional_ids=(name,), now_ms=lambda: process.now_ms)
     drawn = Extremes(runner.choices, own)
@@ -376,11 +378,11 @@ def topic_keeper(
         yield runner.choices.one_of(TOPIC_GAPS_MS)
         yield from _tried(calls, CreateTopics(topics=(topic,)))
         while not (yield from _tried(calls, Metadata(topics=(topic.topic,)))):
-            yield PATIENCE_MS
+            yield PAUSE_MS_MAX
             yield from _tried(calls, CreateTopics(topics=(topic,)))
         # A node that learns of the deletion late acknowledges records for the old topic until then.
         while not _is_known_alike(runner.world, topic.topic):
-            yield PATIENCE_MS
+            yield PAUSE_MS_MAX
         recreations[-1] = attrs.evolve(recreations[-1], created_at=runner.world.now)
 
 

@@ -156,7 +156,7 @@ def spec_of(case: Case) -> RunSpec:
         faults=case.faults,
         reaches=case.expect.reaches,
         keeps_going=True,
-        patience_ms=2 * max(timeouts, default=0) + SETTLING_MS,
+        phase_timeout_ms=2 * max(timeouts, default=0) + SETTLING_MS,
     )
 
 

@@ -55,7 +55,7 @@ from fencepost.simulator.world.processes import ClientProcess, Script
 LATENCIES: Final = (1, 1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 8, 12, 20, 60, 250)
 
 ADMIN: Final = "admin"  # the process that creates the topics
-PATIENCE_MS: Final = 60_000  # for topics to be created
+SETUP_TIMEOUT_MS: Final = 60_000  # of the requests before a run, such as those that create topics
 FIRST: Final = 2**60  # subtracted from an act's number: it comes before all others of its time
 
 
@@ -211,7 +211,7 @@ class World:
             [
                 (
                     InitProducerId(
-                        transactional_id=name, transaction_timeout_ms=PATIENCE_MS,
+                        transactional_id=name, transaction_timeout_ms=SETUP_TIMEOUT_MS,
                         producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH,
                     ),
                     CoordinatorOf(CoordinatorType.TRANSACTION, name),
@@ -245,7 +245,7 @@ class World:
     def _ask(self, asked: Sequence[tuple[Request, Target]]) -> None:
         """A client makes these requests, one after the other, and returns when all are answered."""
         process = self.process(ADMIN)
-        calls = process.request_calls(request_timeout_ms=PATIENCE_MS, api_timeout_ms=PATIENCE_MS)
+        calls = process.request_calls(request_timeout_ms=SETUP_TIMEOUT_MS, api_timeout_ms=SETUP_TIMEOUT_MS)
 
         def script() -> Script[None]:
             for request, target in asked:
