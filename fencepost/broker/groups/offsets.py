@@ -284,8 +284,8 @@ def commit_in_transaction(
     """
     # Without a partition that exists any refusal will do: `_errors` then answers each offset with
     # UNKNOWN_TOPIC_OR_PARTITION.
-    has_place = request.group_id and _has_known_place(node, request)
-    log = group_log(node, request.group_id) if has_place else NO_GROUP_ID
+    is_possible = request.group_id and _names_known_partition(node, request)
+    log = group_log(node, request.group_id) if is_possible else NO_GROUP_ID
     if isinstance(log, Refused):
         _refuse(node, request, to, log)
         return
@@ -316,7 +316,7 @@ def commit_in_transaction(
             _refuse(node, request, to, _NO_COORDINATOR)
 
 
-def _has_known_place(node: Node, request: m.TxnOffsetCommit) -> bool:
+def _names_known_partition(node: Node, request: m.TxnOffsetCommit) -> bool:
     """Whether any partition of the request exists; if none does, nothing is added to the transaction."""
     return any(node.cluster.leader(TopicPartition(o.topic, o.partition)) for o in request.offsets)
 

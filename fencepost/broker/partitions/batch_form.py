@@ -215,8 +215,9 @@ class LatestTimestamp(NamedTuple):
 
 
 def latest_timestamp(header: BatchHeader, records: Buffer, *, work_max: int) -> LatestTimestamp:
-    """Look for it in the records, if that costs no more than `work_max`; otherwise, take the base timestamp,
-    which is that of the first record. A batch of columns comes from a client that fills its header in.
+    """Look in the records for the latest timestamp, if that costs no more than `work_max`; otherwise, take
+    the base timestamp, which is that of the first record. Batches of columns are not opened: only Fencepost's
+    own client sends them, and it fills in the header.
     """
     least = header.base_timestamp
     limit = min(size_within(work_max, header.record_count), DECOMPRESSED_SIZE_MAX)

@@ -66,7 +66,7 @@ from fencepost.protocol.terms import (
 from fencepost.protocol.wire_protocol import FetchEncoding
 
 OpenJournal = Callable[[TopicPartition], Journal]
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 # The largest reply, whatever the reader requests: one reader must not occupy the broker's memory.
 FETCH_BYTES_MAX: Final = 50 * 1024 * 1024  # fetch.max.bytes
@@ -316,7 +316,7 @@ def sizes_of(act: MeasureFetch, journal: OpenJournal) -> tuple[tuple[TopicPartit
 def complete_fetch(
     reply: ReplyFetched,
     journal: OpenJournal,
-    tell: Tell,
+    report: Report,
     *,
     max_bytes: int,
     encoding: FetchEncoding | None = None,
@@ -343,7 +343,7 @@ def complete_fetch(
                 if reply.request.isolation_level is READ_COMMITTED:
                     aborted = _aborted(plan, stored, journal) if records else ()
         except (StorageError, ProtocolViolation) as problem:
-            error, records = _unreadable(plan.partition, problem, tell), b""
+            error, records = _unreadable(plan.partition, problem, report), b""
             if encoding is not None and encoding.work >= ROUND_WORK_MAX:
                 left, has_some = 0, True  # the next ones could cost as much as this one
         left, has_some = left - len(records), has_some or bool(records)
@@ -369,10 +369,10 @@ def _has_offset(log: Journal, plan: FetchPlan) -> bool:
     return log.log_start_offset <= plan.fetch_offset <= log.log_end_offset
 
 
-def _unreadable(key: TopicPartition, problem: FencepostError, tell: Tell) -> ErrorCode:
+def _unreadable(key: TopicPartition, problem: FencepostError, report: Report) -> ErrorCode:
     """The error for a reader if the disk cannot be read, or its bytes are corrupt."""
     if isinstance(problem, DamagedLog | ProtocolViolation):
-        tell(f"{key}: {problem}. Readers of this batch get an error; everything else is served")
+        report(f"{key}: {problem}. Readers of this batch get an error; everything else is served")
     return ErrorCode.KAFKA_STORAGE_ERROR if isinstance(problem, StorageError) else ErrorCode.CORRUPT_MESSAGE
 
 
@@ -404,20 +404,20 @@ def _aborted(plan: FetchPlan, records: Buffer, journal: OpenJournal) -> tuple[m.
 
 
 def complete_list(
-    reply: ReplyListed, journal: OpenJournal, tell: Tell, lookups: TimeLookups
+    reply: ReplyListed, journal: OpenJournal, report: Report, lookups: TimeLookups
 ) -> m.ListOffsetsReply:
     """Look up each plan's offset; if no visible record has the timestamp, everything is -1. RoundIsOver if
     `lookups` is to continue in the next round.
     """
     return m.ListOffsetsReply(
         partitions=tuple(
-            _listed(plan, journal, tell, lookups, place) for place, plan in enumerate(reply.plans)
+            _listed(plan, journal, report, lookups, place) for place, plan in enumerate(reply.plans)
         )
     )
 
 
 def _listed(
-    plan: OffsetPlan, journal: OpenJournal, tell: Tell, lookups: TimeLookups, place: int
+    plan: OffsetPlan, journal: OpenJournal, report: Report, lookups: TimeLookups, place: int
 ) -> m.ListedOffset:
     error, found = plan.error, FoundRecord(NO_TIMESTAMP, plan.offset, plan.leader_epoch)
     if plan.is_lookup:
@@ -430,7 +430,7 @@ def _listed(
         except (StorageError, ProtocolViolation) as problem:
             # A known offset is right without its epoch. Its reader learns of the damage from a Fetch. With an
             # error here it would ask forever.
-            unreadable = _unreadable(plan.partition, problem, tell)
+            unreadable = _unreadable(plan.partition, problem, report)
             if plan.offset == NO_OFFSET:
                 error, found = unreadable, NO_RECORD
     return m.ListedOffset(
@@ -443,13 +443,13 @@ def _listed(
     )
 
 
-def epoch_end(plan: EpochPlan, journal: OpenJournal, tell: Tell) -> m.EpochEndOffset:
+def epoch_end(plan: EpochPlan, journal: OpenJournal, report: Report) -> m.EpochEndOffset:
     error, leader_epoch, end_offset = plan.error, plan.leader_epoch, plan.end_offset
     if plan.is_lookup:
         try:
             leader_epoch, end_offset = journal(plan.partition).segments.end_of_epoch(leader_epoch)
         except (StorageError, ProtocolViolation) as problem:
-            error = _unreadable(plan.partition, problem, tell)
+            error = _unreadable(plan.partition, problem, report)
             leader_epoch, end_offset = NO_LEADER_EPOCH, NO_OFFSET
     return m.EpochEndOffset(
         topic=plan.partition.topic,

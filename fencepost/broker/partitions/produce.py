@@ -92,8 +92,9 @@ ADD_ERRORS: Final = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_ENOUGH_REPLICAS,
 }
-# After these, Kafka does not look at the log of the partition (ReplicaManager.appendRecordsToLeader).
-TELL_NO_LOG_START: Final = frozenset(
+# A refusal with one of these does not say where the log starts: Kafka has not looked at the log by then
+# (ReplicaManager.appendRecordsToLeader).
+ERRORS_WITHOUT_LOG_START: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.INVALID_REQUIRED_ACKS,
@@ -333,7 +334,7 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
         case Refused():
             _note_row(node, incoming, verdict)
             error = verdict.error
-            if error in TELL_NO_LOG_START:
+            if error in ERRORS_WITHOUT_LOG_START:
                 log_start_offset = NO_OFFSET
         case Duplicate():
             _note_row(node, incoming, verdict.refused)
@@ -346,8 +347,8 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
             if header.attributes & LOG_APPEND_TIME_BIT:
                 mark_create_time(batch)
             base_offset = node.append(log, batch, entries=()).base_offset
-    told = (error, base_offset, log_start_offset, log_append_time)
-    part = _part(incoming.ticket, incoming.index, incoming.key, *told)
+    result = (error, base_offset, log_start_offset, log_append_time)
+    part = _part(incoming.ticket, incoming.index, incoming.key, *result)
     # Refusals and duplicates wait, too, and so do refusals by BEFORE_ASKING: they were decided by batches
     # that may not be durable yet. A newer epoch usually is durable, at the coordinator; that of an
     # administrator's marker may not be.
