@@ -384,7 +384,7 @@ def test_what_cannot_be_played_is_not_what_the_page_says_it_shows(
     run: RunPage, page: Page, complaints: Complaints
 ) -> None:
     """The list, the address, the faults and the switches are those of the run that is still shown."""
-    refused = {"status": 422, "json": {"error": "that took too long"}}
+    refused: dict[str, Any] = {"status": 422, "json": {"error": "that took too long"}}
     page.route("**/api/play", lambda route: route.fulfill(**refused))
     page.route("**/api/compare", lambda route: route.fulfill(**refused))
     page.locator("[data-scenario=late_end_txn]").click()
