@@ -23,7 +23,7 @@ help:
 	@echo 'make thorough  run the tests that make test leaves out because they take long: pages in a browser, kills of'
 	@echo '             Spark, random worlds, the demonstration without a protection, quick benchmarks'
 	@echo 'make lint    run the static checks; make format fixes what it can'
-	@echo 'make kafka-clients  run Java clients, tools, Streams and MirrorMaker of Apache Kafka against the broker;'
+	@echo 'make kafka-clients  run Java clients, tools, Streams, Connect and MirrorMaker of Apache Kafka against the broker;'
 	@echo '             needs a JDK and Maven; runs franz-go and kcat, too, where Go and kcat are'
 	@echo 'make stores  read directories in fake-gcs-server, Azurite and HDFS; installs each where its tools are'
 	@echo 'make oracle  compare Fencepost with recorded answers of Apache Kafka; FILES="..." replays others; WIRE=kafka'
