@@ -219,6 +219,45 @@ def test_verifiable_clients_agree(kafka: Tools) -> None:
     assert committed[-1]["offsets"] == [{"topic": "verified", "partition": 0, "offset": 1_000}]
 
 
+def test_records_are_deleted(kafka: Tools, tmp_path: Path) -> None:
+    kafka.create("cut")
+    kafka.write("cut", "a", "b", "c")
+    file = tmp_path / "offsets.json"
+    file.write_text(json.dumps({"version": 1, "partitions": [{"topic": "cut", "partition": 0, "offset": 2}]}))
+    deleted = kafka(tools.DELETE_RECORDS, "--offset-json-file", str(file))
+    assert "partition: cut-0\tlow_watermark: 2" in deleted
+    assert kafka.read("cut", 1) == ["c"]
+
+
+def test_the_cluster_is_described(kafka: Tools) -> None:
+    shown = tools.run(tools.CLUSTER, "cluster-id", "--bootstrap-server", kafka.servers)
+    assert shown == "Cluster ID: fencepost\n"
+    assert "EndTxn(26): 0 to 5 [usable: 5]" in kafka(tools.API_VERSIONS)
+    features = kafka(tools.FEATURES, "describe").split("Feature: ")
+    (transactions,) = (each for each in features if each.startswith("transaction.version"))
+    assert "FinalizedVersionLevel: 2" in transactions
+
+
+def test_performance_is_measured_with_transactions_that_are_copied(kafka: Tools) -> None:
+    for topic in ("measured", "copied"):
+        kafka.create(topic)
+    writing = ("--topic", "measured", "--num-records", "2000", "--record-size", "10", "--throughput", "-1")
+    assert kafka(tools.PRODUCER_PERFORMANCE, *writing).startswith("2000 records sent")
+    copying = ("--broker-list", kafka.servers, "--input-topic", "measured", "--output-topic", "copied")
+    sizes = ("--transaction-size", "100", "--max-messages", "2000", "--input-partition", "0")
+    names = ("--transactional-id", "copier", "--consumer-group", "copiers", "--enable-random-aborts")
+    assert '"remaining":0' in tools.run(tools.COPIER, *copying, *sizes, *names)
+    transactional = ("--transactional-id", "measure", "--transaction-duration-ms", "20")
+    kafka(tools.PRODUCER_PERFORMANCE, *writing, *transactional)
+    committed = ("--command-property", "isolation.level=read_committed")
+    for topic, count in (("copied", 2000), ("measured", 4000)):
+        reading = ("--topic", topic, "--num-records", str(count), "--timeout", "60000", *committed)
+        _, measured = kafka(tools.CONSUMER_PERFORMANCE, *reading).splitlines()
+        assert measured.split(", ")[4] == str(count)
+    (group,) = (row for row in kafka.rows(tools.ALL_GROUPS, "--list") if row["GROUP"] == "copiers")
+    assert group["TYPE"] == "Classic"
+
+
 def test_transactions_are_listed_described_and_terminated(kafka: Tools) -> None:
     kafka.create("paid")
     with closing(Confluent().producer(Access(servers=kafka.servers), "till")) as producer:
