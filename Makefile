@@ -80,7 +80,7 @@ kafka-clients: env $(JARS)
 $(JARS): $(MAVEN)/pom.xml
 	@{ command -v javac && command -v mvn; } >/dev/null || { echo 'Apache Kafka needs a JDK (17 or newer) and Maven.' >&2; exit 1; }
 	rm -rf $(@D)
-	mvn --quiet --batch-mode --file $< dependency:copy-dependencies dependency:copy@older
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies dependency:copy@older dependency:copy@spark
 	@touch $@
 
 format: env
