@@ -121,15 +121,12 @@ class SendPath(Generic[OutcomeT]):
         except (IndexError, AttributeError):  # there is no such partition; another thread appends
             return self._put_slowly(ProducerRecord(topic, value, key, partition))
         try:
-            room = batch.room - len(value) - RECORD_OVERHEAD
-            if key is not None:
-                room -= len(key)
+            room = batch.room - len(value) - RECORD_OVERHEAD - (0 if key is None else len(key))
             if room >= 0:
                 batch.room = room
                 batch.keys.append(key)
-                values = batch.values
-                index = len(values)
-                values.append(value)
+                index = len(batch.values)
+                batch.values.append(value)
             else:
                 batch, index = NO_BATCH, NO_INDEX
         except BaseException:  # Ctrl-C

@@ -550,7 +550,7 @@ OF_READERS: Final = (
         edits=(
             Edit(
                 "client.consumer:ConsumerMachine._fetch",
-                {"reading.in_flight is not None or reading.fetched": "reading.in_flight is not None"},
+                {"state.in_flight is not None or state.fetched": "state.in_flight is not None"},
             ),
             Edit(
                 "client.consumer:ConsumerMachine._fetch_request",
@@ -753,7 +753,7 @@ OF_DAMAGE: Final = (
         edits=(
             Edit(
                 "broker.partitions.fetch:complete_fetch",
-                {'error, records = _unreadable(plan.partition, problem, tell), b""': 'records = b""'},
+                {'error, records = _unreadable(plan.partition, problem, report), b""': 'records = b""'},
             ),
         ),
     ),
