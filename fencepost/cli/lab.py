@@ -18,9 +18,8 @@ from fencepost.cli.options import (
     ANSWER_MS,
     AS_TIME,
     BOOTSTRAP_OPTION,
-    DEFAULT,
     CommandConfig,
-    is_address,
+    addresses_in,
     problems_of,
     security_of,
 )
@@ -35,15 +34,6 @@ if TYPE_CHECKING:
 MIB: Final = 1 << 20
 CHECK_SECONDS: Final = 6.0  # what is found out later is printed after the lab has started
 MEMORY_MIN: Final = 256  # MiB: a process needs a third of that before it plays anything
-
-
-def _addresses(bootstrap: str) -> str:
-    if bad := [address for address in bootstrap.split(",") if not is_address(address)]:
-        raise WrongUsage(
-            f"{BOOTSTRAP_OPTION} {bad[0] or repr(bootstrap)} is not host:port",
-            then=f"for example {BOOTSTRAP_OPTION} {DEFAULT}",
-        )
-    return bootstrap
 
 
 def _check_broker(bootstrap: str, security: SecuritySettings) -> int:
@@ -125,7 +115,7 @@ def lab(
     settings = LabSettings(
         bundled={name: path.read_text(encoding="utf-8") for name, path in bundled_scenarios().items()},
         limits=WorkLimits(seconds_max=time_limit, memory_bytes_max=memory_limit * MIB),
-        broker=None if bootstrap is None else _addresses(bootstrap),
+        broker=None if bootstrap is None else ",".join(addresses_in(bootstrap)),
         security=security_of(command_config),
     )
 

@@ -129,19 +129,28 @@ def check_reachable(bootstrap: str) -> str:
 
     A client would retry for a minute before it gave up; a person at a terminal should not wait for that.
     """
-    given_in = bootstrap.given_in if isinstance(bootstrap, Addresses) else BOOTSTRAP_OPTION
-    addresses = [address.strip() for address in bootstrap.split(",")]
-    if bad := [address for address in addresses if not is_address(address)]:
-        raise WrongUsage(
-            f"{given_in} {bad[0] or repr(str(bootstrap))} is not host:port, with a port from 1 to 65535",
-            then=f"for example {DEFAULT}, or broker-1:9092,broker-2:9092",
-        )
-    if not (reasons := problems_of(addresses)):
+    if not (reasons := problems_of(addresses_in(bootstrap))):
         return bootstrap
-    then = START_A_BROKER
+    then, given_in = START_A_BROKER, _given_in(bootstrap)
     if given_in != BOOTSTRAP_OPTION:
         then = f"the address comes from {given_in}; {then}"
     raise CommandFailed(f"cannot connect to {reasons}", then=then, code=NO_BROKER)
+
+
+def addresses_in(bootstrap: str) -> list[str]:
+    """The addresses of brokers, separated by commas; WrongUsage if one is not host:port."""
+    addresses = [address.strip() for address in bootstrap.split(",")]
+    if bad := [address for address in addresses if not is_address(address)]:
+        wrong = f"{_given_in(bootstrap)} {bad[0] or repr(str(bootstrap))}"
+        raise WrongUsage(
+            f"{wrong} is not host:port, with a port from 1 to 65535",
+            then=f"for example {DEFAULT}, or broker-1:9092,broker-2:9092",
+        )
+    return addresses
+
+
+def _given_in(bootstrap: str) -> str:
+    return bootstrap.given_in if isinstance(bootstrap, Addresses) else BOOTSTRAP_OPTION
 
 
 def problems_of(addresses: Sequence[str]) -> str:

@@ -214,7 +214,7 @@ def test_words_in_the_wrong_place_are_named(
         ("lab --time-limit 0", 'Invalid value "0" for --time-limit. Must be > 0.\n'),
         ("topic create t -c=", "--config '' is not name=value\n"),
         ("topic delete-records t -p 0 --before=", "--before '' is not an offset\n"),
-        ("lab --bootstrap-server=", "--bootstrap-server '' is not host:port\n"),
+        ("lab --bootstrap-server=", "--bootstrap-server '' is not host:port, with a port from 1 to 65535\n"),
         ("group reset-offsets g -t t --by-duration P", "'P' is not a time such as 500ms"),
         ("fault remove 1..5", 'Invalid value "1..5" for FAULT_ID. Must be a whole number.\n'),
         ("fault remove 1.5", 'Invalid value "1.5" for FAULT_ID. Must be a whole number.\n'),
