@@ -57,8 +57,6 @@ LIKENESS_MIN: Final = 0.6  # of two points as texts, from 0 to 1; points of the 
 FAULTS_MAX: Final = 1_000
 COMPARED_TOPICS_MAX: Final = 1_000  # with a misspelt one; the broker answers nobody meanwhile
 FAULT_LENGTH_MAX: Final = 2_000  # a fault has at most six names, of 249 characters
-
-
 NOT_YET: Final = ": the application may not be connected to this broker, or may not have done this yet"
 
 

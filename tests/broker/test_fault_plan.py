@@ -345,20 +345,20 @@ def test_a_fault_whose_point_was_reached_only_before_it_was_added_says_so() -> N
         second.remove()
 
 
-def test_a_fault_unlike_anything_that_was_reached_says_that_it_may_be_too_early() -> None:
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        ("coordinator of shop appends PREPARE_COMMIT", f"No similar point was {NOT_YET.format('')}"),
+        ("at 16000 min", r"never struck: its time has not come yet$"),
+    ],
+)
+def test_a_fault_that_is_unlike_anything_that_has_happened_says_that_it_may_be_too_early(
+    point: str, said: str
+) -> None:
     with served() as broker:
-        fault = broker.faults.when("coordinator of shop appends PREPARE_COMMIT").do("pause broker")
+        fault = broker.faults.when(point).do("pause broker")
         write(broker, b"a")
-        with pytest.raises(FaultNeverStruck, match=f"No similar point was {NOT_YET.format('')}"):
-            fault.wait_until_struck(timeout=0)
-        fault.remove()
-
-
-def test_a_fault_whose_time_has_not_come_says_so() -> None:
-    with served() as broker:
-        fault = broker.faults.when("at 16000 min").do("pause broker")
-        write(broker, b"a")
-        with pytest.raises(FaultNeverStruck, match=r"never struck: its time has not come yet$"):
+        with pytest.raises(FaultNeverStruck, match=said):
             fault.wait_until_struck(timeout=0)
         fault.remove()
 

@@ -65,7 +65,7 @@ def protocols_size(protocols: tuple[GroupProtocol, ...]) -> int:
 
 
 def in_order(items: dict[str, ValueT]) -> tuple[tuple[str, ValueT], ...]:
-    """What two equal dictionaries have in common if their order counts."""
+    """What is compared instead of a dictionary whose order counts."""
     return tuple(items.items())
 
 

@@ -1,7 +1,7 @@
 """Offsets that wait for the markers of their transactions (OffsetMetadataManager.openTransactions).
 
-Rule: whoever asks for one group or one key looks at no other: a request may delete thousands of groups, and
-each of them may be in open transactions.
+Rule: a question about one group or one key looks at no other. A request may delete thousands of groups, and
+each of them may have offsets in open transactions.
 """
 
 from __future__ import annotations

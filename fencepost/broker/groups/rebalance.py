@@ -133,7 +133,7 @@ def rebalance(turn: Turn, because: GroupInput) -> None:
 def _prepare(turn: Turn, because: GroupInput) -> None:
     group = turn.group
     if group.state is COMPLETING:
-        members = _refused_syncs(turn, ErrorCode.REBALANCE_IN_PROGRESS)
+        members = _refuse_syncs(turn, ErrorCode.REBALANCE_IN_PROGRESS)
         turn.keep_all(attrs.evolve(member, assignment=b"") for member in members)
     was_empty = group.state is GroupState.EMPTY
     turn.enter(because)
@@ -151,8 +151,10 @@ def _prepare(turn: Turn, because: GroupInput) -> None:
         turn.group = attrs.evolve(turn.group, join_due_ms=due_ms)
 
 
-def _refused_syncs(turn: Turn, error: ErrorCode) -> list[Member]:
-    """The members, after those that wait for their assignment got this error."""
+def _refuse_syncs(turn: Turn, error: ErrorCode) -> list[Member]:
+    """Answer the members that wait for their assignment with this error; returns all members, none of which
+    waits any longer.
+    """
     members: list[Member] = []
     for member in turn.group.members:
         if member.syncing is not None:
@@ -474,7 +476,7 @@ def refuse_assignment(turn: Turn, to: ReplyTo, error: ErrorCode) -> None:
     (GroupMetadataManager.resetAndPropagateAssignmentWithError).
     """
     turn.answers.append(refused_sync(to, error))
-    turn.keep_all(_refused_syncs(turn, error))
+    turn.keep_all(_refuse_syncs(turn, error))
     rebalance(turn, GroupInput.SYNC_TIMEOUT)  # there is no assignment, as when the leader is late
 
 
