@@ -196,8 +196,8 @@ class Reply:
     """Answer a request: an error for all of it, or a body."""
 
     to: ReplyTo
+    body: ReplyBody | None = None
     error: ErrorCode = attrs.field(kw_only=True, default=NO_ERROR)
-    body: ReplyBody | None = attrs.field(kw_only=True, default=None)
 
 
 @value(kw_only=True)
@@ -401,17 +401,17 @@ class Ruling(NamedTuple):
 Entry = TypeVar("Entry")
 
 
-@value(kw_only=True)
+@value
 class Decision(Generic[Entry]):
     """A coordinator's decision; nothing has changed yet.
 
-    `entries` go into its log as one batch. `note` is remembered until the process ends. `effects` wait until
-    the log is durable, including everything that the decision was based on.
+    `entries` go into its log as one batch. `effects` wait until the log is durable, including everything that
+    the decision was based on. `note` is remembered until the process ends.
     """
 
     entries: tuple[Entry, ...] = ()
-    note: Any = None
     effects: tuple[Effect, ...] = ()
+    note: Any = None
 
 
 @attrs.define

@@ -513,7 +513,7 @@ class BrokerFaultInjector:
         error = ErrorCode[planned.line.do.what]
         body = refusal(asked.request, error)
         self.injected = asked.to
-        self.send(Reply(asked.to, body=body) if body is not None else Reply(asked.to, error=error))
+        self.send(Reply(asked.to, body) if body is not None else Reply(asked.to, error=error))
         self.injected = None
 
     def _let_on(self, carried: Carried) -> None:

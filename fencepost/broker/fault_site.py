@@ -67,7 +67,7 @@ class FaultSite:
 
     def control(self, request: Request, to: ReplyTo) -> None:
         """Answer a request about faults: past the node, which may be paused."""
-        self.injector.send(Reply(to, body=FAULT_REQUESTS[type(request)](self.injector, request)))
+        self.injector.send(Reply(to, FAULT_REQUESTS[type(request)](self.injector, request)))
 
     def struck(self, label: str, to: ReplyTo | None = None) -> None:
         """A fault struck, or ended."""

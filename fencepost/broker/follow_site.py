@@ -58,7 +58,7 @@ class FollowSite:
     def take_up(self, asked: Follow, to: ReplyTo) -> None:
         """Answer a follower, now or when there is more to see."""
         if self._buffer is None:
-            self._send(Reply(to, body=OFF))
+            self._send(Reply(to, OFF))
         elif to.connection in self._waiting:
             self._send(Reply(to, error=ErrorCode.INVALID_REQUEST))
         elif len(self._waiting) >= FOLLOWERS.value:
@@ -81,7 +81,7 @@ class FollowSite:
             if is_due or asked.run != self._buffer.run or asked.after != self._buffer.end:
                 del self._waiting[number]
                 if self._is_open(number):
-                    self._send(Reply(waiting.to, body=self._buffer.after(asked)))
+                    self._send(Reply(waiting.to, self._buffer.after(asked)))
 
     async def keep_followed(self) -> None:
         """Answer those who wait, tick by tick."""

@@ -507,7 +507,7 @@ class Node:
 
     def _finish_reply(self, ticket: int) -> None:
         partial = self.partial_replies.pop(ticket)
-        self.outcome.effects.append(Reply(partial.to, body=completed(partial)))
+        self.outcome.effects.append(Reply(partial.to, completed(partial)))
 
     def ask(self, node_id: int, request: m.Request, why: InFlight) -> None:
         """Send a request to a node, perhaps this one; `why` selects the handler of the reply."""

@@ -44,7 +44,7 @@ def completed(partial: PartialReply) -> m.ProduceReply | m.DeleteRecordsReply | 
     """The body of the complete reply."""
     if issubclass(partial.kind, m.WriteTxnMarkersReply):
         return _written(partial)
-    return partial.kind(partitions=tuple(partial.parts))
+    return partial.kind(tuple(partial.parts))
 
 
 def failed(part: Part, error: ErrorCode) -> Part:
@@ -59,8 +59,8 @@ def _written(partial: PartialReply) -> m.WriteTxnMarkersReply:
     markers: dict[int, list[m.PartitionError]] = {}
     for producer_id, part in zip(partial.producer_ids, partial.parts, strict=True):
         markers.setdefault(producer_id, []).append(part)
-    written = [m.WrittenMarker(producer_id=p, partitions=tuple(parts)) for p, parts in markers.items()]
-    return m.WriteTxnMarkersReply(markers=tuple(written))
+    written = [m.WrittenMarker(p, tuple(parts)) for p, parts in markers.items()]
+    return m.WriteTxnMarkersReply(tuple(written))
 
 
 @value(kw_only=True)

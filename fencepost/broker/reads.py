@@ -107,7 +107,7 @@ class Reads:
                 return
             pool.take(size)
             self.unsent_bytes += size
-        host.answer(Reply(act.to, body=body), now)
+        host.answer(Reply(act.to, body), now)
 
     def sent(self) -> None:
         """The records that were read are with the connections now, which hold the room for them."""
@@ -130,14 +130,14 @@ class Reads:
             self.time_lookups[act.to] = lookups
             self.put_off.append(Received(act.request, to=act.to))
         else:
-            host.answer(Reply(act.to, body=body), now)
+            host.answer(Reply(act.to, body), now)
         self._worked(work_left - lookups.work_left)
 
     def epoch_ends(self, act: ReplyEpochEnds, now: int) -> None:
         """Look up where leader epochs end."""
         host = self.host
         ends = tuple(fetch.epoch_end(plan, host.led_journal, host.disk_failed) for plan in act.plans)
-        host.answer(Reply(act.to, body=m.OffsetForLeaderEpochReply(partitions=ends)), now)
+        host.answer(Reply(act.to, m.OffsetForLeaderEpochReply(partitions=ends)), now)
 
 
 def _again(act: ReplyFetched) -> Received:

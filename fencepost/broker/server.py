@@ -514,7 +514,7 @@ class Server:
         if number in connection.in_progress:
             if verdict.request is None:
                 connection.end(number)
-                denied = Reply(to, error=verdict.error, body=verdict.body)
+                denied = Reply(to, verdict.body, error=verdict.error)
                 self._go_on(connection, self._answered(connection, denied))
             elif verdict.amendment is not None:
                 session.amendments[number] = verdict.amendment

@@ -133,7 +133,7 @@ def broker_status(node: Node, request: m.BrokerStatus, to: ReplyTo, now: int) ->
         disk_problems=(),
         directory="",
     )
-    node.outcome.effects.append(Reply(to, body=body))
+    node.outcome.effects.append(Reply(to, body))
 
 
 def _topic_status(topic: str, statuses: list[PartitionStatus]) -> m.TopicStatus:

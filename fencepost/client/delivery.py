@@ -145,17 +145,16 @@ class Delivery:
     def _send(self, node: int, batches: list[ProducerBatch]) -> None:
         topic_ids = self.calls.cluster.topic_ids
         request = m.Produce(
-            transactional_id=self.settings.transactional_id,
-            acks=ACKS_ALL,
-            timeout_ms=self.settings.request_timeout_ms,
-            partitions=tuple(
-                m.ProducePartition(
-                    topic=batch.topic,
-                    topic_id=topic_ids[batch.topic],
-                    partition=batch.partition,
-                    records=batch.data or b"",
-                )
-                for batch in batches
+            self.settings.transactional_id,
+            ACKS_ALL,
+            self.settings.request_timeout_ms,
+            tuple(
+                [
+                    m.ProducePartition(
+                        batch.topic, topic_ids[batch.topic], batch.partition, batch.data or b""
+                    )
+                    for batch in batches
+                ]
             ),
         )
         token = self.calls.once(node, request)

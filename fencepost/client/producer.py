@@ -464,12 +464,7 @@ class ProducerMachine(RequestMachine):
         if not self._added or name is None:
             self._end_transaction()
             return
-        request = m.EndTxn(
-            transactional_id=name,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            result=_RESULTS[self.state],
-        )
+        request = m.EndTxn(name, self.producer_id, self.producer_epoch, _RESULTS[self.state])
         self._end_call = self.calls.submit(request, CoordinatorOf(CoordinatorType.TRANSACTION, name))
 
     def _ended(self, finished: FinishedCall) -> None:

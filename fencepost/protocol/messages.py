@@ -41,7 +41,7 @@ from fencepost.protocol.terms import (
 from fencepost.protocol.values import value
 
 
-@value(kw_only=True)
+@value
 class PartitionError:
     """The error of one partition, in a reply that says nothing else about it."""
 
@@ -57,7 +57,7 @@ class PartitionError:
 # The sessions of Kafka's clients end in front of the node (kafka_bridge/fetch_session.py).
 
 
-@value(kw_only=True)
+@value
 class ProducePartition:
     """The batches for one partition. Clients send exactly one, as Kafka's do since 0.11.
 
@@ -71,7 +71,7 @@ class ProducePartition:
     records: Records
 
 
-@value(kw_only=True)
+@value
 class Produce:
     """Append batches to partitions.
 
@@ -86,7 +86,7 @@ class Produce:
     partitions: tuple[ProducePartition, ...]
 
 
-@value(kw_only=True)
+@value
 class ProducedPartition:
     """The result for one partition. For a duplicate, `base_offset` is that of the stored batch, and
     `log_append_time` the latest timestamp of its records (ms), as in Kafka.
@@ -100,7 +100,7 @@ class ProducedPartition:
     log_append_time: Int64 = NO_TIMESTAMP
 
 
-@value(kw_only=True)
+@value
 class ProduceReply:
     partitions: tuple[ProducedPartition, ...]
 
@@ -268,7 +268,7 @@ class DeletedRecords:
     error: ErrorCode
 
 
-@value(kw_only=True)
+@value
 class DeleteRecordsReply:
     partitions: tuple[DeletedRecords, ...]
 
@@ -694,7 +694,7 @@ class InitProducerIdReply:
     producer_epoch: Int16
 
 
-@value(kw_only=True)
+@value
 class AddPartitionsToTxn:
     """Add partitions to the transaction; with `verify_only`, ask whether they belong to it (KIP-890)."""
 
@@ -705,7 +705,7 @@ class AddPartitionsToTxn:
     partitions: tuple[TopicPartition, ...]
 
 
-@value(kw_only=True)
+@value
 class AddPartitionsToTxnReply:
     partitions: tuple[PartitionError, ...]
 
@@ -725,7 +725,7 @@ class AddOffsetsToTxnReply:
     """Success; an error is in the frame."""
 
 
-@value(kw_only=True)
+@value
 class EndTxn:
     """Commit or abort the transaction."""
 
@@ -735,7 +735,7 @@ class EndTxn:
     result: TransactionResult
 
 
-@value(kw_only=True)
+@value
 class EndTxnReply:
     """The identity for the next transaction, whose epoch is new (KIP-890 part 2); -1 for older clients."""
 
@@ -743,7 +743,7 @@ class EndTxnReply:
     producer_epoch: Int16
 
 
-@value(kw_only=True)
+@value
 class TransactionMarker:
     """The end of one transaction, for the partitions that one leader leads."""
 
@@ -757,20 +757,20 @@ class TransactionMarker:
     partitions: tuple[TopicPartition, ...]
 
 
-@value(kw_only=True)
+@value
 class WriteTxnMarkers:
     """The coordinator asks a partition leader to append markers."""
 
     markers: tuple[TransactionMarker, ...]
 
 
-@value(kw_only=True)
+@value
 class WrittenMarker:
     producer_id: Int64
     partitions: tuple[PartitionError, ...]
 
 
-@value(kw_only=True)
+@value
 class WriteTxnMarkersReply:
     markers: tuple[WrittenMarker, ...]
 

@@ -207,7 +207,7 @@ def test_names_of_topics_that_do_not_exist_fill_no_memory(monkeypatch: pytest.Mo
             base_offset=NO_OFFSET,
             log_start_offset=NO_OFFSET,
         )
-        counted.answered(Produce, Reply(ReplyTo(1, number), body=ProduceReply(partitions=(part,))), 1)
+        counted.answered(Produce, Reply(ReplyTo(1, number), ProduceReply(partitions=(part,))), 1)
     assert list(counted.topics) == ["made-up-2", "made-up-3", "made-up-4"]
     assert counted.requests[Produce].durations.count == 5
 

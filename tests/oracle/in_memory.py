@@ -201,7 +201,7 @@ class InMemory:
         record = log.coordinator.records[transactional_id]._replace(producer_epoch=epoch)
         note = LastEpoch(transactional_id, epoch - 1)
         host.node.outcome = outcome = Outcome([], [], [])
-        decision: TransactionDecision = Decision(entries=((transactional_id, record),), note=note, effects=())
+        decision: TransactionDecision = Decision(((transactional_id, record),), note=note)
         carry_out(host.node, log, decision, self.now_ms)
         host.to_do.extend(outcome.appends)
         self._work()

@@ -44,7 +44,7 @@ _EPOCH_KEPT: Final = """\
     assert isinstance(decision, Decision)
     ((_, prepared),) = decision.entries
     kept = prepared._replace(producer_epoch=record.producer_epoch)
-    return Decision(entries=((name, kept),), note=decision.note, effects=decision.effects)"""
+    return Decision(((name, kept),), decision.effects, decision.note)"""
 
 _GRANTED_ALL_THE_SAME: Final = """\
     if grant is Grant.ABORT_FIRST:
@@ -903,9 +903,8 @@ OF_ANSWERS_AND_TIMEOUTS: Final = (
             Edit(
                 "broker.groups.offsets:_append",
                 {
-                    "node.after(log, (Reply(to, body=m.TxnOffsetCommitReply(partitions=answers)),))": (
-                        "node.outcome.effects.append("
-                        "Reply(to, body=m.TxnOffsetCommitReply(partitions=answers)))"
+                    "node.after(log, (Reply(to, m.TxnOffsetCommitReply(partitions=answers)),))": (
+                        "node.outcome.effects.append(Reply(to, m.TxnOffsetCommitReply(partitions=answers)))"
                     )
                 },
             ),
@@ -919,8 +918,8 @@ OF_ANSWERS_AND_TIMEOUTS: Final = (
             Edit(
                 "broker.groups.offsets:commit",
                 {
-                    "node.after(log, (Reply(to, body=m.OffsetCommitReply(partitions=answers)),))": (
-                        "node.outcome.effects.append(Reply(to, body=m.OffsetCommitReply(partitions=answers)))"
+                    "node.after(log, (Reply(to, m.OffsetCommitReply(partitions=answers)),))": (
+                        "node.outcome.effects.append(Reply(to, m.OffsetCommitReply(partitions=answers)))"
                     )
                 },
             ),
@@ -992,12 +991,7 @@ OF_MARKERS: Final = (
     Mutation(
         "every coordinator writes its markers with epoch 0",
         breaks="A partition cannot tell a coordinator that was replaced from its successor.",
-        edits=(
-            Edit(
-                "broker.transactions.markers:_marker",
-                {"coordinator_epoch=state.coordinator_epoch": "coordinator_epoch=0"},
-            ),
-        ),
+        edits=(Edit("broker.transactions.markers:_marker", {"state.coordinator_epoch": "0"}),),
     ),
 )
 

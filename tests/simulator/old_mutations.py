@@ -30,7 +30,11 @@ class OldMutation:
 _ANY_PARTITION: Final = Mutation(
     "the coordinator says that every partition is in the transaction",
     breaks="A leader that verifies is told yes, so a late record reopens the transaction (KAFKA-14402).",
-    edits=(Edit("broker.transactions.add_partitions:_verified", {"error=error(key)": "error=NO_ERROR"}),),
+    edits=(
+        Edit(
+            "broker.transactions.add_partitions:_verified", {"partition, error(key)": "partition, NO_ERROR"}
+        ),
+    ),
 )
 _SHARED: Final = {mutation.name: mutation for mutation in MUTATIONS}
 

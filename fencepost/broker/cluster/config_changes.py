@@ -30,8 +30,8 @@ def alter_configs(state: Controller, request: m.IncrementalAlterConfigs, *, to: 
         if not isinstance(changed, Refused):
             records += [] if request.validate_only else changed
         answers.append(result_for(wanted.topic, changed if isinstance(changed, Refused) else None))
-    reply = Reply(to, body=m.IncrementalAlterConfigsReply(topics=tuple(answers)))
-    return Decision(entries=tuple(records), effects=(reply,))
+    reply = Reply(to, m.IncrementalAlterConfigsReply(topics=tuple(answers)))
+    return Decision(tuple(records), (reply,))
 
 
 def _changed_configs(state: Controller, wanted: m.TopicConfigChanges) -> list[TopicConfigured] | Refused:

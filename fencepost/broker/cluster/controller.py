@@ -132,7 +132,7 @@ def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> Cl
     first = state.next_producer_id
     record = ProducerIdsAllocated(node_id=node_id, next_producer_id=first + PRODUCER_ID_BLOCK_SIZE)
     body = m.AllocateProducerIdsReply(first_producer_id=first, count=PRODUCER_ID_BLOCK_SIZE)
-    return Decision(entries=(record,), effects=(Reply(to, body=body),))
+    return Decision((record,), (Reply(to, body),))
 
 
 def snapshot_is_due(state: Controller, *, log_end_offset: int, records_between: int) -> bool:

@@ -41,9 +41,7 @@ def api_versions(node: Node, request: m.ApiVersions, to: ReplyTo, now: int) -> N
         m.ApiVersionRange(api_key=api.key, minimum=api.minimum, maximum=api.maximum) for api in m.APIS
     )
     version = node.settings.transaction_version.number
-    node.outcome.effects.append(
-        Reply(to, body=m.ApiVersionsReply(versions=versions, transaction_version=version))
-    )
+    node.outcome.effects.append(Reply(to, m.ApiVersionsReply(versions=versions, transaction_version=version)))
 
 
 def refuse_sasl(node: Node, request: m.SaslHandshake | m.SaslAuthenticate, to: ReplyTo, now: int) -> None:
@@ -67,7 +65,7 @@ def metadata(node: Node, request: m.Metadata, to: ReplyTo, now: int) -> None:
         nodes=tuple(brokers[node_id] for node_id in sorted(brokers)),
         topics=tuple(_topic(name, node.cluster.topics.get(name)) for name in names),
     )
-    node.after_all((METADATA_PARTITION,), Reply(to, body=body))
+    node.after_all((METADATA_PARTITION,), Reply(to, body))
 
 
 def _topic(name: str, topic: Topic | None) -> m.TopicMetadata:
@@ -128,7 +126,7 @@ def _answer_coordinator(node: Node, request: m.FindCoordinator, to: ReplyTo) -> 
         node.reply(to, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
     body = m.FindCoordinatorReply(node_id=address.node_id, host=address.host, port=address.port)
-    node.after_all((METADATA_PARTITION,), Reply(to, body=body))
+    node.after_all((METADATA_PARTITION,), Reply(to, body))
 
 
 # --- producers and transactions (KIP-664) ----------------------------------------------------------------
@@ -138,7 +136,7 @@ def describe_producers(node: Node, request: m.DescribeProducers, to: ReplyTo, no
     """The producers of each partition, as its leader knows them."""
     keys = dict.fromkeys(request.partitions)
     parts = tuple(_producers(node, key) for key in keys)
-    node.after_all(keys, Reply(to, body=m.DescribeProducersReply(partitions=parts)))
+    node.after_all(keys, Reply(to, m.DescribeProducersReply(partitions=parts)))
 
 
 def _producers(node: Node, key: TopicPartition) -> m.DescribedProducers:
@@ -172,7 +170,7 @@ def describe_transactions(node: Node, request: m.DescribeTransactions, to: Reply
     found = {name: _transaction(node, name) for name in dict.fromkeys(request.transactional_ids)}
     # Kafka repeats the reply for a name that is requested twice.
     answers = tuple([found[name] for name in request.transactional_ids])
-    node.after_coordinators(Transactions, Reply(to, body=m.DescribeTransactionsReply(transactions=answers)))
+    node.after_coordinators(Transactions, Reply(to, m.DescribeTransactionsReply(transactions=answers)))
 
 
 def _transaction(node: Node, name: str) -> m.TransactionDescription:
@@ -228,7 +226,7 @@ def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now:
     )
     unknown = tuple(dict.fromkeys(state for state in request.states if state not in STATE_TITLES))
     body = m.ListTransactionsReply(unknown_states=unknown, transactions=listed)
-    node.after_coordinators(Transactions, Reply(to, body=body))
+    node.after_coordinators(Transactions, Reply(to, body))
 
 
 def _characters(node: Node) -> int:

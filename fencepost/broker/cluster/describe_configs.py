@@ -21,7 +21,7 @@ def describe_configs(node: Node, request: m.DescribeConfigs, to: ReplyTo, now: i
         topics=tuple(_topic(node, name, plain) for name in dict.fromkeys(request.topics)),
         node=() if request.node_id is None else tuple(node_configs(node.settings)),
     )
-    node.after_all((METADATA_PARTITION,), Reply(to, body=body))
+    node.after_all((METADATA_PARTITION,), Reply(to, body))
 
 
 def of_another_node(node: Node, node_id: int | None) -> Refused | None:

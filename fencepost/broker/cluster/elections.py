@@ -29,7 +29,7 @@ def register(
         if leader.node_id == node.node_id
     ]
     body = m.BrokerRegistrationReply(broker_epoch=broker_epoch)
-    return Decision(entries=(registered, *changes), effects=() if to is None else (Reply(to, body=body),))
+    return Decision((registered, *changes), () if to is None else (Reply(to, body),))
 
 
 def elect_again(state: Controller, request: m.ElectLeaders, *, node_id: int, to: ReplyTo) -> ClusterDecision:
@@ -44,9 +44,9 @@ def elect_again(state: Controller, request: m.ElectLeaders, *, node_id: int, to:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         else:
             records.append(_elect(state.topics[part.topic], part.partition, node_id))
-        answers.append(m.PartitionError(topic=part.topic, partition=part.partition, error=error))
-    reply = Reply(to, body=m.ElectLeadersReply(partitions=tuple(answers)))
-    return Decision(entries=tuple(records), effects=(reply,))
+        answers.append(m.PartitionError(part.topic, part.partition, error))
+    reply = Reply(to, m.ElectLeadersReply(partitions=tuple(answers)))
+    return Decision(tuple(records), (reply,))
 
 
 def move(state: Controller, partition: TopicPartition, *, node_id: int) -> ClusterDecision | Refused:
@@ -55,7 +55,7 @@ def move(state: Controller, partition: TopicPartition, *, node_id: int) -> Clust
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition} to move")
     if node_id not in state.brokers:
         return Refused(ErrorCode.INVALID_REQUEST, f"no node {node_id} is registered to lead {partition}")
-    return Decision(entries=(_elect(state.topics[partition.topic], partition.partition, node_id),))
+    return Decision((_elect(state.topics[partition.topic], partition.partition, node_id),))
 
 
 def elect_preferred(state: Controller, request: m.ElectLeaders, *, to: ReplyTo) -> ClusterDecision:
@@ -70,7 +70,7 @@ def elect_preferred(state: Controller, request: m.ElectLeaders, *, to: ReplyTo) 
         )
         for part in request.partitions
     )
-    return Decision(effects=(Reply(to, body=m.ElectLeadersReply(partitions=answers)),))
+    return Decision(effects=(Reply(to, m.ElectLeadersReply(partitions=answers)),))
 
 
 def reassign(state: Controller, request: m.AlterPartitionReassignments, *, to: ReplyTo) -> ClusterDecision:
@@ -88,9 +88,9 @@ def reassign(state: Controller, request: m.AlterPartitionReassignments, *, to: R
             error = problem.error
         elif wanted.node_ids[0] != leader.node_id:
             records[part] = _elect(state.topics[part.topic], part.partition, wanted.node_ids[0])
-        answers.append(m.PartitionError(topic=part.topic, partition=part.partition, error=error))
-    reply = Reply(to, body=m.AlterPartitionReassignmentsReply(partitions=tuple(answers)))
-    return Decision(entries=tuple(records.values()), effects=(reply,))
+        answers.append(m.PartitionError(part.topic, part.partition, error))
+    reply = Reply(to, m.AlterPartitionReassignmentsReply(partitions=tuple(answers)))
+    return Decision(tuple(records.values()), (reply,))
 
 
 def _elect(topic: Topic, number: int, node_id: int) -> LeaderChanged:

@@ -71,7 +71,7 @@ def reassign(node: Node, request: m.AlterPartitionReassignments, to: ReplyTo, no
 
 
 def list_reassignments(node: Node, request: m.ListPartitionReassignments, to: ReplyTo, now: int) -> None:
-    node.outcome.effects.append(Reply(to, body=m.ListPartitionReassignmentsReply()))
+    node.outcome.effects.append(Reply(to, m.ListPartitionReassignmentsReply()))
 
 
 def refuse_client(

@@ -57,8 +57,8 @@ def create_topics(
         topic_id = made.get(wanted.topic, NO_TOPIC_ID)
         told = result_for(wanted.topic, problem, topic_id)
         answers.append(told if problem else attrs.evolve(told, partition_count=_partition_count(wanted)))
-    reply = Reply(to, body=m.CreateTopicsReply(topics=tuple(answers)))
-    return Decision(entries=() if request.validate_only else tuple(records), effects=(reply,))
+    reply = Reply(to, m.CreateTopicsReply(topics=tuple(answers)))
+    return Decision(() if request.validate_only else tuple(records), (reply,))
 
 
 def _partition_count(wanted: m.CreateTopic) -> int:
@@ -97,8 +97,8 @@ def create_partitions(state: Controller, request: m.CreatePartitions, *, to: Rep
         if problem is None:
             records.extend(_new_partitions(state, wanted))
         answers.append(result_for(wanted.topic, problem))
-    reply = Reply(to, body=m.CreatePartitionsReply(topics=tuple(answers)))
-    return Decision(entries=() if request.validate_only else tuple(records), effects=(reply,))
+    reply = Reply(to, m.CreatePartitionsReply(topics=tuple(answers)))
+    return Decision(() if request.validate_only else tuple(records), (reply,))
 
 
 def _growth(state: Controller, wanted: m.NewPartitions) -> int:
@@ -158,8 +158,8 @@ def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) ->
         else:
             records.append(TopicRemoved(topic_id=topic.topic_id))
         answers.append(result_for(name, refused, NO_TOPIC_ID if topic is None else topic.topic_id))
-    reply = Reply(to, body=m.DeleteTopicsReply(topics=tuple(answers)))
-    return Decision(entries=tuple(records), effects=(reply,))
+    reply = Reply(to, m.DeleteTopicsReply(topics=tuple(answers)))
+    return Decision(tuple(records), (reply,))
 
 
 def _too_many_partitions(state: Controller, wanted: int) -> Refused | None:

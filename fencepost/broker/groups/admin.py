@@ -22,7 +22,7 @@ from fencepost.protocol.terms import CONSUMER_PROTOCOL, GroupState, GroupType, T
 def describe_groups(node: Node, request: m.DescribeGroups, to: ReplyTo, now: int) -> None:
     """DescribeGroups. Members' metadata is included only while the group is stable, as in Kafka."""
     found = tuple(_described(node, group_id, now) for group_id in dict.fromkeys(request.groups))
-    node.after_coordinators(Groups, Reply(to, body=m.DescribeGroupsReply(groups=found)))
+    node.after_coordinators(Groups, Reply(to, m.DescribeGroupsReply(groups=found)))
 
 
 def _described(node: Node, group_id: str, now: int) -> m.DescribedGroup:
@@ -68,7 +68,7 @@ def list_groups(node: Node, request: m.ListGroups, to: ReplyTo, now: int) -> Non
     ]
     wanted = [group for group in found if not request.types or group.group_type in request.types]
     listed = tuple(sorted(wanted, key=_group_id))
-    node.after_coordinators(Groups, Reply(to, body=m.ListGroupsReply(groups=listed)))
+    node.after_coordinators(Groups, Reply(to, m.ListGroupsReply(groups=listed)))
 
 
 def _listed(group: AnyGroup) -> m.ListedGroup:
@@ -93,7 +93,7 @@ def delete_groups(node: Node, request: m.DeleteGroups, to: ReplyTo, now: int) ->
     found = tuple(
         m.GroupError(group_id=group_id, error=_delete(node, group_id, now)) for group_id in request.groups
     )
-    node.after_coordinators(Groups, Reply(to, body=m.DeleteGroupsReply(groups=found)))
+    node.after_coordinators(Groups, Reply(to, m.DeleteGroupsReply(groups=found)))
 
 
 def _delete(node: Node, group_id: str, now: int) -> ErrorCode:
@@ -131,11 +131,11 @@ def delete_offsets(node: Node, request: m.OffsetDelete, to: ReplyTo, now: int) -
         node.after(log, (Reply(to, error=ErrorCode(cell.value)),))
         return
     answers = tuple(
-        m.PartitionError(topic=key.topic, partition=key.partition, error=_offset_problem(node, group, key))
+        m.PartitionError(key.topic, key.partition, _offset_problem(node, group, key))
         for key in request.partitions
     )
     _forget(node, log, group, [part for part in answers if part.error is NO_ERROR], now)
-    node.after(log, (Reply(to, body=m.OffsetDeleteReply(partitions=answers)),))
+    node.after(log, (Reply(to, m.OffsetDeleteReply(partitions=answers)),))
 
 
 def _offset_problem(node: Node, group: AnyGroup, key: TopicPartition) -> ErrorCode:

@@ -85,7 +85,7 @@ def heartbeat(node: Node, request: m.ConsumerGroupHeartbeat, arrived: Received, 
     if isinstance(found, Refused):
         node.after(log, (Reply(to, error=found.error),))
     else:
-        node.after(log, (Reply(to, body=found),))
+        node.after(log, (Reply(to, found),))
 
 
 def _leave(
@@ -219,7 +219,7 @@ def remove_members(node: Node, log: GroupLog, group_id: str, member_ids: set[str
 
 def describe(node: Node, request: m.ConsumerGroupDescribe, to: ReplyTo, now: int) -> None:
     found = tuple(_described(node, group_id) for group_id in dict.fromkeys(request.groups))
-    node.after_coordinators(Groups, Reply(to, body=m.ConsumerGroupDescribeReply(groups=found)))
+    node.after_coordinators(Groups, Reply(to, m.ConsumerGroupDescribeReply(groups=found)))
 
 
 def _described(node: Node, group_id: str) -> m.DescribedConsumerGroup:

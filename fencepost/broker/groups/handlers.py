@@ -185,7 +185,7 @@ def _remove_consumers(
         left.append(m.LeftMember(member_id=member.member_id, group_instance_id=instance_id, error=error))
     if leaving:
         remove_members(node, log, group.group_id, leaving, now)
-    node.after(log, (Reply(to, body=m.LeaveGroupReply(members=tuple(left))),))
+    node.after(log, (Reply(to, m.LeaveGroupReply(members=tuple(left))),))
 
 
 # --- deadlines and recovery ------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def _answers(
     request: m.OffsetCommit | m.TxnOffsetCommit, errors: list[ErrorCode]
 ) -> tuple[m.PartitionError, ...]:
     return tuple(
-        m.PartitionError(topic=offset.topic, partition=offset.partition, error=error)
+        m.PartitionError(offset.topic, offset.partition, error)
         for offset, error in zip(request.offsets, errors, strict=True)
     )
 
@@ -214,10 +214,10 @@ def commit(node: Node, request: m.OffsetCommit, to: ReplyTo, now: int, client_ve
     if isinstance(log, Refused):
         node.note_ruling(to, log)
         body = m.OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
-        node.outcome.effects.append(Reply(to, body=body))
+        node.outcome.effects.append(Reply(to, body))
         return
     answers = _answers(request, _write(node, log, request, to, now, client_version, guard=UNGUARDED))
-    node.after(log, (Reply(to, body=m.OffsetCommitReply(partitions=answers)),))
+    node.after(log, (Reply(to, m.OffsetCommitReply(partitions=answers)),))
 
 
 def _write(
@@ -365,7 +365,7 @@ def _append(
     client_version: ClientVersion,
 ) -> None:
     answers = _answers(request, _write(node, log, request, to, now, client_version, guard=guard))
-    node.after(log, (Reply(to, body=m.TxnOffsetCommitReply(partitions=answers)),))
+    node.after(log, (Reply(to, m.TxnOffsetCommitReply(partitions=answers)),))
 
 
 def _refuse(
@@ -380,7 +380,7 @@ def _refuse(
     """Refuse all offsets. If a log decided this, the reply waits until that log is durable up to its end."""
     node.note_ruling(to, refused, table=table)
     body = m.TxnOffsetCommitReply(partitions=_answers(request, _errors(node, request, refused)))
-    reply = Reply(to, body=body)
+    reply = Reply(to, body)
     if decided_by is None:
         node.outcome.effects.append(reply)
     else:
@@ -401,7 +401,7 @@ def fetch(node: Node, request: m.OffsetFetch, to: ReplyTo, now: int) -> None:
             return
     if not node.settings.fixes.require_stable:
         request = attrs.evolve(request, require_stable=False)
-    node.after(log, (Reply(to, body=m.OffsetFetchReply(offsets=groups.fetch(log.coordinator, request))),))
+    node.after(log, (Reply(to, m.OffsetFetchReply(offsets=groups.fetch(log.coordinator, request))),))
 
 
 def forget_topics(node: Node, log: GroupLog, topics: Collection[str], now: int) -> None:

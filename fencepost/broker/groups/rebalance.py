@@ -92,7 +92,7 @@ def refused_join(to: ReplyTo, error: ErrorCode, member_id: str) -> Reply:
         generation_id=NO_GENERATION, protocol_type=None, protocol_name=None, leader=NO_MEMBER,
         skip_assignment=False, member_id=member_id, members=(),
     )  # fmt: skip
-    return Reply(to, error=error, body=body)
+    return Reply(to, body, error=error)
 
 
 def joined(group: Group, to: ReplyTo, member_id: str, *, skip_assignment: bool = False) -> Reply:
@@ -103,12 +103,12 @@ def joined(group: Group, to: ReplyTo, member_id: str, *, skip_assignment: bool =
         protocol_name=group.protocol_name, leader=group.leader or NO_MEMBER,
         skip_assignment=skip_assignment, member_id=member_id, members=members,
     )  # fmt: skip
-    return Reply(to, body=body)
+    return Reply(to, body)
 
 
 def refused_sync(to: ReplyTo, error: ErrorCode) -> Reply:
     body = m.SyncGroupReply(protocol_type=None, protocol_name=None, assignment=b"")
-    return Reply(to, error=error, body=body)
+    return Reply(to, body, error=error)
 
 
 def synced(group: Group, to: ReplyTo, member: Member) -> Reply:
@@ -116,7 +116,7 @@ def synced(group: Group, to: ReplyTo, member: Member) -> Reply:
     body = m.SyncGroupReply(
         protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
     )
-    return Reply(to, body=body)
+    return Reply(to, body)
 
 
 # --- rebalancing -----------------------------------------------------------------------------------------
@@ -495,13 +495,13 @@ def heartbeat(turn: Turn, request: m.Heartbeat, to: ReplyTo) -> None:
         error = cell if isinstance(cell, ErrorCode) else NO_ERROR
         turn.keep(turn.live_on(member))
     body = m.HeartbeatReply() if error is NO_ERROR else None
-    turn.answers.append(Reply(to, error=error, body=body))
+    turn.answers.append(Reply(to, body, error=error))
 
 
 def leave(turn: Turn, request: m.LeaveGroup, to: ReplyTo) -> None:
     """Remove members, each with its own result; if one has left, the others rebalance."""
     left = tuple(_left(turn, member) for member in request.members)
-    turn.answers.append(Reply(to, body=m.LeaveGroupReply(members=left)))
+    turn.answers.append(Reply(to, m.LeaveGroupReply(members=left)))
     # If the group has no members, only a pending id can have left, and that needs no rebalance.
     has_members = turn.group.state is not GroupState.EMPTY
     if has_members and any(member.error is NO_ERROR for member in left):

@@ -196,12 +196,7 @@ def _part(
     log_append_time: int = NO_TIMESTAMP,
 ) -> Collect:
     result = ProducedPartition(
-        topic=key.topic,
-        partition=key.partition,
-        error=error,
-        base_offset=base_offset,
-        log_start_offset=log_start_offset,
-        log_append_time=log_append_time,
+        key.topic, key.partition, error, base_offset, log_start_offset, log_append_time
     )
     return Collect(ticket, index, result)
 
@@ -274,11 +269,11 @@ def ask_coordinator(
     if leader is None:
         return False
     request = AddPartitionsToTxn(
-        transactional_id=transactional_id,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        verify_only=not why.client_version.transaction_version.adds_implicitly,
-        partitions=keys,
+        transactional_id,
+        producer_id,
+        producer_epoch,
+        not why.client_version.transaction_version.adds_implicitly,
+        keys,
     )
     node.ask(leader.node_id, request, why)
     return True

@@ -47,8 +47,8 @@ def decide_partitions(
     refused = check_identity(found, request.producer_id, request.producer_epoch, settings)
     if refused is not None:
         return refused
-    added = [PartitionError(topic=p.topic, partition=p.partition, error=NO_ERROR) for p in request.partitions]
-    reply = Reply(to, body=AddPartitionsToTxnReply(partitions=tuple(added)))
+    added = [PartitionError(p.topic, p.partition, NO_ERROR) for p in request.partitions]
+    reply = Reply(to, AddPartitionsToTxnReply(tuple(added)))
     # Already added: a retry, or a later batch of the partition. No record is needed; the last one is durable,
     # or the id would be busy.
     if found.state is ONGOING and partitions.issubset(found.partitions):
@@ -62,7 +62,7 @@ def decide_partitions(
         state=cell, partitions=joined, start_ms=start_ms, update_ms=now,
         client_version=version.client_version,
     )  # fmt: skip
-    return Decision(entries=((name, record),), effects=(reply,))
+    return Decision(((name, record),), (reply,))
 
 
 def verify_partitions(
@@ -81,7 +81,7 @@ def verify_partitions(
         return refused
     if found.state.is_prepared:
         return busy(request.transactional_id)
-    return Decision(effects=(Reply(to, body=_verified(request, found)),))
+    return Decision(effects=(Reply(to, _verified(request, found)),))
 
 
 def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPartitionsToTxnReply:
@@ -90,8 +90,5 @@ def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPart
         return NO_ERROR if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE
 
     return AddPartitionsToTxnReply(
-        partitions=tuple(
-            PartitionError(topic=key.topic, partition=key.partition, error=error(key))
-            for key in request.partitions
-        )
+        partitions=tuple(PartitionError(key.topic, key.partition, error(key)) for key in request.partitions)
     )

@@ -80,7 +80,7 @@ def decide_end(
         return cell
     # Already done: the same reply again, without a record.
     if cell is found.state:
-        return Decision(effects=(Reply(to, body=_identity(found, settings, version)),))
+        return Decision(effects=(Reply(to, _identity(found, settings, version)),))
     decision = prepare(
         name, found, cell, now=now, fresh_producer_id=fresh_producer_id, settings=settings, version=version,
         fences=False,
@@ -91,8 +91,8 @@ def decide_end(
         return unwritable(name, to)
     ((_, prepared),) = decision.entries
     assert prepared is not None, "an end is a record, not a tombstone"
-    reply = Reply(to, body=_identity(prepared, settings, version))
-    return Decision(entries=decision.entries, note=decision.note, effects=(reply,))
+    reply = Reply(to, _identity(prepared, settings, version))
+    return Decision(decision.entries, (reply,), decision.note)
 
 
 def _end_cell(
@@ -146,10 +146,10 @@ def _is_retry(record: TransactionRecord, request: EndTxn) -> bool:
 def _identity(record: TransactionRecord, settings: NodeSettings, version: TransactionVersion) -> EndTxnReply:
     """The producer's identity in its next transaction. Older clients keep theirs and get none."""
     if not version.renews_identity:
-        return EndTxnReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
+        return EndTxnReply(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
     if record.next_producer_id != NO_PRODUCER_ID and settings.fixes.tells_next_producer_id:
-        return EndTxnReply(producer_id=record.next_producer_id, producer_epoch=0)
-    return EndTxnReply(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
+        return EndTxnReply(record.next_producer_id, 0)
+    return EndTxnReply(record.producer_id, record.producer_epoch)
 
 
 def prepare(
@@ -198,7 +198,7 @@ def prepare(
     note = LastEpoch(name, NO_PRODUCER_EPOCH) if fences else None
     if version.renews_identity:
         note = LastEpoch(name, record.producer_epoch + raised_by - 1)
-    return Decision(entries=((name, prepared),), note=note, effects=effects)
+    return Decision(((name, prepared),), effects, note)
 
 
 def complete(state: Transactions, name: str, *, now: int, settings: NodeSettings) -> TransactionDecision:
@@ -216,7 +216,7 @@ def complete(state: Transactions, name: str, *, now: int, settings: NodeSettings
             previous_producer_id=record.producer_id,
             next_producer_id=NO_PRODUCER_ID,
         )
-    return Decision(entries=((name, done),))
+    return Decision(((name, done),))
 
 
 def decide_timeout(

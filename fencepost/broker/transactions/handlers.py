@@ -132,7 +132,7 @@ def init_producer_id(
         # Nothing is written, and nothing waits: the whole block was durable before this node got it.
         node.use_producer_id()
         body = m.InitProducerIdReply(producer_id=fresh, producer_epoch=0)
-        node.outcome.effects.append(Reply(to, body=body))
+        node.outcome.effects.append(Reply(to, body))
         return
     log = log_of_id(node, request.transactional_id)
     if isinstance(log, Refused):
@@ -158,7 +158,7 @@ def add_partitions(
             )
             for key, problem in zip(request.partitions, problems, strict=True)
         )
-        node.outcome.effects.append(Reply(to, body=m.AddPartitionsToTxnReply(partitions=parts)))
+        node.outcome.effects.append(Reply(to, m.AddPartitionsToTxnReply(partitions=parts)))
         return
     log = log_of_id(node, request.transactional_id)
     if isinstance(log, Refused):
@@ -212,7 +212,7 @@ def add_offsets(
         version=client_version.transaction_version,
     )
     if isinstance(decided, Decision):
-        decided = attrs.evolve(decided, effects=(Reply(to, body=m.AddOffsetsToTxnReply()),))
+        decided = attrs.evolve(decided, effects=(Reply(to, m.AddOffsetsToTxnReply()),))
     _answer(node, log, _if_it_fits(node, decided), to, now, client_version)
 
 

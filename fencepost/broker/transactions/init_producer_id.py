@@ -257,6 +257,4 @@ def _next_identity(
 
 def _granted(name: str, to: ReplyTo, record: TransactionRecord, *, last_epoch: int) -> TransactionDecision:
     body = InitProducerIdReply(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
-    return Decision(
-        entries=((name, record),), note=LastEpoch(name, last_epoch), effects=(Reply(to, body=body),)
-    )
+    return Decision(((name, record),), (Reply(to, body),), LastEpoch(name, last_epoch))

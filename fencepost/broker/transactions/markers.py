@@ -149,7 +149,7 @@ def _send_markers(
     # One request per node, as Kafka batches markers per broker.
     for node_id, keys in by_node.items():
         why = InFlightMarkers(log.partition.key, name, frozenset(keys))
-        node.ask(node_id, WriteTxnMarkers(markers=(_marker(state, record, keys),)), why)
+        node.ask(node_id, WriteTxnMarkers((_marker(state, record, keys),)), why)
     _finish(node, log, name, now)
 
 
@@ -196,12 +196,12 @@ def take_lookup_answer(node: Node, in_flight: InFlightLookup, answer: Answered, 
 
 def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPartition]) -> TransactionMarker:
     return TransactionMarker(
-        producer_id=record.producer_id,
-        producer_epoch=record.producer_epoch,
-        result=DECISIONS[record.state],
-        coordinator_epoch=state.coordinator_epoch,
-        transaction_version=record.client_version,
-        partitions=tuple(keys),
+        record.producer_id,
+        record.producer_epoch,
+        DECISIONS[record.state],
+        state.coordinator_epoch,
+        record.client_version,
+        tuple(keys),
     )
 
 
@@ -286,4 +286,4 @@ def _marker_batch(marker: TransactionMarker, now: int) -> bytearray:
 
 
 def _marker_part(ticket: int, index: int, key: TopicPartition, error: ErrorCode) -> Collect:
-    return Collect(ticket, index, PartitionError(topic=key.topic, partition=key.partition, error=error))
+    return Collect(ticket, index, PartitionError(key.topic, key.partition, error))

@@ -121,7 +121,7 @@ def unwritable(name: str, to: ReplyTo) -> TransactionDecision:
     (`NodeSettings.can_store_transactions`). Kafka finds out when it writes the record
     (TransactionLog.valueToBytes).
     """
-    return Decision(note=Unwritable(name), effects=(Reply(to, error=ErrorCode.UNSUPPORTED_VERSION),))
+    return Decision(effects=(Reply(to, error=ErrorCode.UNSUPPORTED_VERSION),), note=Unwritable(name))
 
 
 def check_identity(
