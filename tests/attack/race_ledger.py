@@ -103,6 +103,15 @@ class RaceLedger:
             )
         self.stable[partition] = offset
 
+    def has_both_ends(self) -> bool:
+        """Whether a record and an offset are known to be committed, and a record to be aborted."""
+        records = [write for write in self.records.values() if write.owner != NOBODY]
+        return (
+            any(map(self._is_committed, records))
+            and any(map(self._is_committed, self.offsets.values()))
+            and any(write.acknowledged is not None and self._was_aborted(write) for write in records)
+        )
+
     # --- the verdict ----------------------------------------------------------------------------------------
 
     def faults(self, logs: Mapping[TopicPartition, PartitionLog], offsets: Mapping[str, int]) -> list[str]:
@@ -150,8 +159,10 @@ class RaceLedger:
         """Whether nobody ever asked for its commit, or its only transaction is known to be aborted."""
         if write.owner == NOBODY:
             return False
-        was_aborted = write.name in self.renewing and (write.owner, ABORT) in self.ended
-        return was_aborted or write.owner not in self.requested
+        return self._was_aborted(write) or write.owner not in self.requested
+
+    def _was_aborted(self, write: Write) -> bool:
+        return write.name in self.renewing and (write.owner, ABORT) in self.ended
 
     def _torn(self, logs: Mapping[TopicPartition, PartitionLog], visible: set[str]) -> Iterator[str]:
         """Producers of one transaction of which readers get some records, and miss others."""

@@ -76,6 +76,7 @@ class Race:
         self.ledger = RaceLedger(frozenset(RENEWING))
         self.is_up = trio.Event()
         self.is_up.set()
+        self.has_both_ends = trio.Event()
         self.answers = 0
         self._owners: dict[str, list[Identity]] = {name: [] for name in (*RENEWING, OLD)}
         # The last writes that were acknowledged, or had no answer: their client may send them once more.
@@ -203,6 +204,8 @@ class Race:
             case m.EndTxn(), m.EndTxnReply():
                 ended = Identity(request.producer_id, request.producer_epoch)
                 self.ledger.end(ended, request.result, moment)
+                if not self.has_both_ends.is_set() and self.ledger.has_both_ends():
+                    self.has_both_ends.set()
                 if name != OLD:
                     self._owners[name].append(identity_of(reply))
             case _, m.ProduceReply(partitions=(part,)) | m.TxnOffsetCommitReply(partitions=(part,)) if write:
@@ -284,6 +287,8 @@ async def races(scene: Scene) -> None:
             await scene.canary.lines(scene.chance.randint(0, 3))
             await race.restart(scene.chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)))
         await scene.canary.meanwhile(3)
+        with fails_after(PATIENCE_S, "the clients do not commit and abort"):
+            await race.has_both_ends.wait()
         nursery.cancel_scope.cancel()
     scene.figures["restarts"] = restarts
     with fails_after(PATIENCE_S, "the transactions do not end, or the logs cannot be read"):

@@ -82,6 +82,15 @@ def test_an_old_identity_has_several_transactions() -> None:
     assert faults(history(name=OLD), ("ad", "b")) == []
 
 
+@pytest.mark.parametrize("missing", [None, "a", "c", 50])
+def test_a_race_goes_on_until_something_is_committed_and_something_aborted(missing: str | int | None) -> None:
+    ledger = history()
+    for value in ("b", missing):  # without either of them, no record is committed
+        ledger.records.pop(str(value), None)
+    ledger.offsets.pop(50 if missing == 50 else -1, None)
+    assert ledger.has_both_ends() == (missing is None)
+
+
 def test_what_shows_at_once_is_found() -> None:
     ledger = history()
     ledger.grant(UNKNOWN)
