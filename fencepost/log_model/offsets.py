@@ -36,12 +36,14 @@ class WrittenOffset(NamedTuple):
 class OffsetsModel:
     """Offsets after the batches so far. Feed every batch to `apply`, in order."""
 
-    __slots__ = ("committed", "pending")
+    __slots__ = ("_pending_in", "committed", "pending")
 
     def __init__(self) -> None:
         self.committed: dict[OffsetKey, WrittenOffset] = {}
         self.pending: dict[int, dict[OffsetKey, WrittenOffset]] = {}
         """By producer id."""
+        self._pending_in: dict[OffsetKey, set[int]] = {}
+        """The producer ids that have an offset of the key pending: a tombstone visits these alone."""
 
     def apply(
         self,
@@ -61,18 +63,24 @@ class OffsetsModel:
             if record is None:
                 self.committed.pop(key, None)
                 # The transaction of a deleted offset may commit later; it must not bring the offset back.
-                for pending in self.pending.values():
-                    pending.pop(key, None)
+                for producer_id in self._pending_in.pop(key, ()):
+                    del self.pending[producer_id][key]
                 continue
             written = WrittenOffset(record.offset, header.base_offset + delta, record.topic_id)
             if header.is_transactional:
                 self.pending.setdefault(header.producer_id, {})[key] = written
+                self._pending_in.setdefault(key, set()).add(header.producer_id)
             else:
                 self._commit(key, written)
         return keys
 
     def _apply_marker(self, producer_id: int, result: TransactionResult) -> Collection[OffsetKey]:
         pending = self.pending.pop(producer_id, {})
+        for key in pending:
+            producers = self._pending_in[key]
+            producers.remove(producer_id)
+            if not producers:
+                del self._pending_in[key]
         if result is TransactionResult.COMMIT:
             for key, written in pending.items():
                 self._commit(key, written)

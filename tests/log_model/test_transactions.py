@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from fencepost.log_model.offsets import OffsetsModel, WrittenOffset
@@ -191,3 +193,22 @@ def test_a_tombstone_forgets_pending_offsets_too() -> None:
     commit(model, None, 2)
     decide(model, COMMIT)
     assert model.committed == {}
+
+
+class Unwalkable(dict[int, dict[OffsetKey, WrittenOffset]]):
+    """Pending offsets by producer id that fail whoever visits every producer."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("a tombstone visited the offsets of every producer")
+
+
+def test_a_tombstone_visits_only_the_transactions_that_hold_its_offset() -> None:
+    model = OffsetsModel()
+    model.pending = Unwalkable()
+    commit(model, 5, 0, producer_id=7)
+    commit(model, 6, 1, producer_id=8)
+    decide(model, ABORT)
+    commit(model, None, 2)
+    assert model.pending == {8: {}}
+    commit(model, 7, 3, producer_id=8)
+    assert model.pending == {8: {KEY: WrittenOffset(7, 3)}}
