@@ -33,6 +33,9 @@ class ResourceType(IntEnum):
     GROUP = 32
 
 
+_TYPE_NAMES: Final = {each.value: each.name for each in ResourceType}
+
+
 class _Result(NamedTuple):
     error: ErrorCode
     because: str = ""
@@ -137,7 +140,8 @@ def _name_problem(asked: Any) -> str | None:
 
 
 def _no_settings(resource: Any) -> str:
-    return f"only topics and brokers have settings, not resources of type {resource.resource_type}"
+    kind = _TYPE_NAMES.get(resource.resource_type, resource.resource_type)
+    return f"only topics and brokers have settings, not resources of the type {kind}"
 
 
 def _key(resource: Any) -> tuple[int, str]:

@@ -105,6 +105,8 @@ def test_settings_are_changed(admin: Any) -> None:
     assert configs_of(admin, TOPIC)["retention.ms"].value == "604800000"
     assert refused(alter(admin, TOPIC, "retention.ms", "SET", "x"))[0] == Code.INVALID_CONFIG
     assert refused(alter(admin, "1", "message.max.bytes", "SET", "9", "BROKER"))[0] == Code.INVALID_REQUEST
+    told = (Code.INVALID_REQUEST, "only topics and brokers have settings, not resources of the type GROUP")
+    assert refused(alter(admin, "readers", "consumer.session.timeout.ms", "SET", "9", "GROUP")) == told
 
 
 def test_settings_are_replaced(admin: Any) -> None:
