@@ -262,27 +262,34 @@ def column_places(payload: Buffer, record_count: int) -> list[int | None]:
     """Where the first entry of each column is, or None if the column is nil. ProtocolViolation unless there
     are five columns with an entry per record, and nothing else. Decodes nothing, and checks no types.
     """
-    unpacker = msgpack.Unpacker(max_buffer_size=len(payload) + 1)
-    unpacker.feed(payload)
     places: list[int | None] = []
     try:
-        if unpacker.read_array_header() != _COLUMN_COUNT:
+        if array_length(payload, 0) != _COLUMN_COUNT:
             raise ProtocolViolation(f"the records are not {_COLUMN_COUNT} columns")
+        at = 1 + ARRAY_LENGTH_SIZES.get(payload[0], 0)
         for column in range(_COLUMN_COUNT):
-            at = unpacker.tell()
             first = payload[at]
             if first == NIL and column != VALUES:
                 places.append(None)
+                at += 1
             elif array_length(payload, at) == record_count:
                 places.append(at + 1 + ARRAY_LENGTH_SIZES.get(first, 0))
+                at += _size_of_item(payload[at:])
             else:
                 raise ProtocolViolation(f"column {column} of a batch does not have {record_count} entries")
-            unpacker.skip()
     except (ValueError, IndexError, msgpack.UnpackException) as problem:
         raise ProtocolViolation(f"the records are not msgpack: {problem}") from None
-    if unpacker.tell() != len(payload):
-        raise ProtocolViolation(f"{len(payload) - unpacker.tell()} bytes follow the last column")
+    if at != len(payload):
+        raise ProtocolViolation(f"{len(payload) - at} bytes follow the last column")
     return places
+
+
+def _size_of_item(payload: Buffer) -> int:
+    """The size in bytes of the msgpack item at the beginning."""
+    unpacker = msgpack.Unpacker(max_buffer_size=len(payload) + 1)
+    unpacker.feed(payload)
+    unpacker.skip()
+    return unpacker.tell()
 
 
 def has_null_key(payload: Buffer, header: BatchHeader) -> bool:
