@@ -46,7 +46,8 @@ class FencepostDataSource(DataSource):
         return "fencepost"
 
     def schema(self) -> str:
-        options = parse_options(self.options)
+        options = self._options()
+        layout_of(options)  # so that a wrong path is refused by load(), not by the first action
         if options.table == RECORDS:
             return default_schema(
                 include_headers=options.include_headers, include_transactions=options.include_transactions

@@ -173,6 +173,17 @@ def test_errors_say_what_to_do(
     assert told in str(refused.value)
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_wrong_path_is_refused_when_it_is_loaded(
+    spark: "SparkSession", tmp_path: Path, streams: bool
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    reader = (spark.readStream if streams else spark.read).format("fencepost")
+    with pytest.raises(AnalysisException, match=f"{tmp_path}/no: give the directory"):
+        reader.option("subscribe", "orders").load(f"{tmp_path}/no")
+
+
 def test_a_column_that_does_not_exist_is_refused(
     spark: "SparkSession", written: tuple[Path, dict[int, RememberedLog]]
 ) -> None:
