@@ -134,7 +134,7 @@ def _reporting_unread(unread: list[str]) -> Generator[None]:
 
 
 def check_topics(path: Path, topics: tuple[str, ...]) -> None:
-    """CommandFailed if the directory has no partition of a requested topic."""
+    """CommandFailed if the directory has no log of a requested topic: a topic without records has none."""
     if not topics:
         return
     partitions = partition_directories(path) if path.is_dir() else []
@@ -142,8 +142,8 @@ def check_topics(path: Path, topics: tuple[str, ...]) -> None:
     for topic in topics:
         if topic not in present:
             raise CommandFailed(
-                f"{path} has no topic {topic}",
-                then=f"its topics are {', '.join(sorted(present))}"
+                f"{path} has no log of a topic {topic}",
+                then=f"it has those of {', '.join(sorted(present))}"
                 if present
                 else "--topic needs a data directory; leave it out for a single file or partition",
             )

@@ -187,9 +187,11 @@ def test_a_log_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, caps
     assert "check the files named above" in rest[1]
 
 
-def test_a_topic_that_is_not_in_the_directory_is_told(tmp_path: Path, capsys: Output) -> None:
+def test_a_topic_without_a_log_is_named(tmp_path: Path, capsys: Output) -> None:
     assert run(["dump", str(build_story(tmp_path)), "--topic", "nope"]) == 1
-    assert "no topic nope" in capsys.readouterr().err
+    first, then = capsys.readouterr().err.splitlines()
+    assert first.endswith("has no log of a topic nope")
+    assert then == "  it has those of __cluster_metadata, __consumer_offsets, __transaction_state, orders"
 
 
 def test_a_decision_that_was_prepared_by_one_leader_and_completed_by_the_next(tmp_path: Path) -> None:
